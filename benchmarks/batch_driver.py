@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gen.offline.engines import local
+from gen.offline.executors import processes
 from gen.offline.job import run_batch
 from gen.offline.manifest import NAME, read_manifest
 from gen.offline.parts import meta_path
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 10, 100, 1000])
     parser.add_argument("--json", type=Path, help="write the report there")
     arguments = parser.parse_args()
-    vars(local)["WorkerProcess"] = Pretended
+    vars(processes)["WorkerProcess"] = Pretended
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with (folder / "rows.jsonl").open("w") as file:

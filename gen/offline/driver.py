@@ -5,29 +5,21 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gen.errors import ArgumentError, show
-from gen.offline.engines.engine import Engine, Open
-from gen.offline.engines.processes import Answer
-from gen.offline.engines.progress import Progress, say
-from gen.offline.engines.schedule import Work
+from gen.offline.executors.loop import Executor, Workers
+from gen.offline.executors.processes import Answer
+from gen.offline.executors.progress import Progress, say
+from gen.offline.executors.schedule import Schedule, Slot, Task
 from gen.offline.files import remove, remove_left_aside
 from gen.offline.inputs import NAME as ROWS
 from gen.offline.inputs import check_unchanged, digests, write_rows
 from gen.offline.lock import locked
-from gen.offline.manifest import (
-    NAME,
-    Manifest,
-    difference,
-    read_manifest,
-    shards_of,
-    versions,
-    write_manifest,
-)
-from gen.offline.parts import done_parts, error_result, join_pieces, part_path, read_meta, write_piece
+from gen.offline.manifest import NAME, Manifest, difference, read_manifest, shards_of, versions, write_manifest
+from gen.offline.parts import Result, counts_of, done_parts, error_result, part_path, read_meta, write_part
 from gen.offline.sources import sources_of
 
 _SHARD = 8  # times as many rows as run at once
@@ -42,7 +34,7 @@ class Driver:
         names: of the inputs.
         folder: the job's.
         settings: see `Manifest.settings`.
-        engine: where its workers are.
+        executor: where its workers are.
         rows, shard_rows: see `Manifest`; None for as many as fit.
         progress: whether stderr shows how far the job is.
     """
@@ -50,18 +42,20 @@ class Driver:
     names: Sequence[str]
     folder: Path
     settings: Mapping[str, Any]
-    engine: Engine
+    executor: Executor
     rows: int | None
     shard_rows: int | None
     progress: bool
-    _began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._began = time.monotonic()
+        self._workers: Workers | None = None
 
     def run(self, *, retry_failed: bool) -> Report:
         """Run the open parts; returns the report of `gen.run_batch`."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(self.folder), closing(self.engine):
-            for place in (self.folder, self.folder / "pieces"):
-                remove_left_aside(place)
+        with locked(self.folder), closing(self):
+            remove_left_aside(self.folder)
             known = self._known()
             if known is not None and not self._open(known[0], retry_failed):
                 return self._report(known[0])
@@ -79,7 +73,7 @@ class Driver:
 
     def rehearse(self) -> Report:
         """Check everything that `run` would check, and tell what it would do."""
-        with tempfile.TemporaryDirectory() as place, closing(self.engine):
+        with tempfile.TemporaryDirectory() as place, closing(self):
             known = self._known()
             if known is None:
                 manifest = self._planned(Path(place))
@@ -93,6 +87,12 @@ class Driver:
                 "parts are done. Nothing was run."
             )
         return {"rows": 0, "failed": 0, "tokens": 0, "seconds": time.monotonic() - self._began, "parts": []}
+
+    def close(self) -> None:
+        """End all workers."""
+        if self._workers is not None:
+            self._workers.close()
+        self.executor.close()
 
     def _known(self) -> tuple[Manifest, str] | None:
         """The manifest in the folder; None if there is none. Raises ArgumentError if it is another job's."""
@@ -123,8 +123,8 @@ class Driver:
         inputs = digests(self.names)
         found = write_rows(self.names, self.settings["prompt_template"], folder)
         drawn = secrets.randbits(53) if self.settings["seed"] is None else self.settings["seed"]
-        settings, threads = {**self.settings, "seed": drawn}, self.engine.threads()
-        facts = self.engine.check(settings, threads, None if found.longest is None else asdict(found.longest))
+        settings, threads = {**self.settings, "seed": drawn}, self.executor.threads
+        facts = self._first(settings, threads, None if found.longest is None else asdict(found.longest))
         rows = self.rows or facts["rows"]
         shard_rows = self.shard_rows or _SHARD * rows
         return Manifest(
@@ -141,9 +141,14 @@ class Driver:
 
     def _check(self, manifest: Manifest) -> None:
         """Raise an ArgumentError unless a worker has what the job began with."""
-        facts = self.engine.check(manifest.settings, manifest.threads, None)
+        facts = self._first(manifest.settings, manifest.threads, None)
         if (problem := difference(manifest, facts)) is not None:
             raise ArgumentError(f"{problem} Begin another job in another folder.")
+
+    def _first(self, settings: Mapping[str, Any], threads: int, longest: Mapping[str, Any] | None) -> Answer:
+        """The answer of a first worker, which checks the job."""
+        self._workers = Workers(self.executor, settings, threads)
+        return self._workers.check(longest)
 
     def _open(self, manifest: Manifest, retry_failed: bool) -> dict[int, int]:
         """The shards that are to be run: how many rows each has, by its number."""
@@ -153,36 +158,28 @@ class Driver:
         return {number: shard[-1] for number, shard in enumerate(manifest.shards) if number not in done}
 
     def _run_open(self, manifest: Manifest, digest: str, open_shards: dict[int, int]) -> None:
-        done = {*range(len(manifest.shards))} - {*open_shards}
+        made = {*range(len(manifest.shards))} - {*open_shards}
         total = sum(shard[-1] for shard in manifest.shards)
-        failed = sum(read_meta(self.folder, number)["failed"] for number in done)
+        failed = sum(read_meta(self.folder, number)["failed"] for number in made)
 
-        def told(device: str, answer: Answer) -> None:
-            progress.add(device, answer["rows"], answer["failed"], answer["tokens"])
+        def done(device: str, counts: Mapping[str, int]) -> None:
+            progress.add(device, counts["rows"], counts["failed"], counts["tokens"])
 
-        def join(number: int) -> None:
-            join_pieces(self.folder, number)
+        def write(task: Task) -> None:
+            results = [task.results[row] for row in range(task.count)]
+            write_part(self.folder, task.shard, results, {"one by one": True})
+            done("", counts_of(results))
 
-        def blame(work: Work, reason: str) -> None:
-            [row] = manifest.shard(self.folder, work.shard, work.first, 1)
-            message = f"a worker {reason} while it ran this row alone"
-            write_piece(self.folder, work.shard, work.first, [error_result(manifest, row, message)])
-            progress.add("", 1, 1, 0)
+        def blame(task: Task, row: int, reason: str) -> Result:
+            [found] = manifest.shard(self.folder, task.shard, row)
+            return error_result(found, f"a worker {reason} while it ran this row alone")
 
-        for left in self.folder.glob("pieces/part-*"):
-            left.unlink()
+        def schedule(slots: list[Slot]) -> Schedule:
+            return Schedule(shards=open_shards, slots=slots, write=write, blame=blame, say=say)
+
+        assert self._workers is not None  # a first one has checked the job; tells mypy
         with Progress(total, total - sum(open_shards.values()), failed, shown=self.progress) as progress:
-            self.engine.run(
-                Open(
-                    folder=self.folder,
-                    manifest=manifest,
-                    digest=digest,
-                    shards=open_shards,
-                    done=told,
-                    joined=join,
-                    blame=blame,
-                )
-            )
+            self._workers.run(schedule, {"folder": str(self.folder), "digest": digest}, done)
 
     def _report(self, manifest: Manifest) -> Report:
         metas = [read_meta(self.folder, number) for number in range(len(manifest.shards))]

@@ -100,15 +100,15 @@ def write_rows(names: Sequence[str], template: str | None, folder: Path) -> Scan
     return Scan(places=places, longest=longest)
 
 
-def read_rows(folder: Path, place: int, count: int) -> list[Row]:
-    """Some rows, from the one that begins at this byte on.
+def read_rows(folder: Path, place: int, count: int, first: int = 0) -> list[Row]:
+    """Some rows, counted from the one that begins at this byte.
 
     Raises:
         OSError: they cannot be read.
     """
     with (folder / NAME).open("rb") as file:
         file.seek(place)
-        return [Row(**json.loads(line)) for line in islice(file, count)]
+        return [Row(**json.loads(line)) for line in islice(file, first, first + count)]
 
 
 def _default_id(name: str, number: int) -> str:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from gen.errors import ArgumentError, GenError, check_number, show, show_path
 from gen.offline.described import as_json, describe_sampler, describe_speculate, describe_type
 from gen.offline.driver import Driver
-from gen.offline.engines.local import Local
-from gen.offline.engines.ray_data import RayData
+from gen.offline.executors.processes import Processes
+from gen.offline.executors.ray_actors import RayActors
 from gen.offline.rows import LARGEST, check_template
 from gen.offline.status import merge
 
@@ -175,7 +175,7 @@ def run_batch(
         names=names,
         folder=folder,
         settings=as_json(settings),
-        engine=RayData(ray_address) if engine == "ray" else Local(_read_devices(devices)),
+        executor=RayActors(ray_address) if engine == "ray" else Processes(_read_devices(devices)),
         rows=rows,
         shard_rows=shard_rows,
         progress=progress,

@@ -57,11 +57,10 @@ class Manifest:
     python: str = field(default_factory=platform.python_version)
     form: int = _FORM
 
-    def shard(self, folder: Path, number: int, first: int = 0, count: int | None = None) -> list[Row]:
-        """The rows of a shard, or some of them, from the job's folder."""
-        place, rows = self.shards[number]
-        found = read_rows(folder, place, min(rows, first + (rows if count is None else count)))
-        return found[first:]
+    def shard(self, folder: Path, number: int, row: int | None = None) -> list[Row]:
+        """The rows of a shard, or one of them, from the job's folder."""
+        place, count = self.shards[number]
+        return read_rows(folder, place, count) if row is None else read_rows(folder, place, 1, row)
 
 
 def shards_of(places: Sequence[int], shard_rows: int) -> list[tuple[int, int]]:

@@ -69,32 +69,12 @@ def counts_of(results: Iterable[Result]) -> Result:
     return counts
 
 
-def write_piece(folder: Path, number: int, first: int, results: Sequence[Result]) -> None:
-    """Write the results of some rows of a shard, which will be joined."""
-    path = folder / "pieces" / f"part-{number:05d}-{first}.jsonl"
-    path.parent.mkdir(exist_ok=True)
-    write_aside(path, lines(results))
-
-
-def join_pieces(folder: Path, number: int) -> None:
-    """Make a part of the pieces that a shard was halved into.
-
-    Raises:
-        OSError: as `write_part`.
-    """
-    pieces = sorted(folder.glob(f"pieces/part-{number:05d}-*"), key=lambda path: int(path.stem.split("-")[2]))
-    results = [json.loads(line) for path in pieces for line in path.read_bytes().splitlines()]
-    write_part(folder, number, results, {"pieces": len(pieces)})
-    for path in pieces:
-        path.unlink()
-
-
 def lines(results: Iterable[Result]) -> bytes:
     """Results as JSON lines."""
     return b"".join(map(as_line, results))
 
 
-def error_result(manifest: Manifest, row: Row, message: str, text: str | None = None) -> Result:
+def error_result(row: Row, message: str, text: str | None = None) -> Result:
     """The result of a row that has failed."""
     if row.body is not None:
         return {

@@ -28,7 +28,7 @@ def run(*arguments: object) -> int:
 @pytest.fixture(autouse=True)
 def workers_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr("gen.offline.engines.local.WorkerProcess", WorkerHere)
+    monkeypatch.setattr("gen.offline.executors.processes.WorkerProcess", WorkerHere)
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "rows.jsonl", ROWS)
 

@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gen.offline.engines.processes import Answer, WorkerDied, read_answer
+from gen.offline.executors.processes import Answer, WorkerDied, read_answer
 from gen.offline.manifest import read_manifest
 from gen.offline.worker.process import answered
 from gen.offline.worker.worker import Worker
 
 
 class WorkerHere:
-    """A `gen.offline.engines.local.Worker` in the test's process.
+    """A `gen.offline.executors.processes.Worker` in the test's process.
 
     Attributes:
         deadly: the ids of rows at which it dies.
@@ -37,7 +37,7 @@ class WorkerHere:
 
     def _kills(self, folder: str, task: Mapping[str, Any], **_: Any) -> bool:
         """Whether a row of a task kills the worker."""
-        rows = read_manifest(Path(folder))[0].shard(Path(folder), task["shard"], task["first"], task["count"])
+        rows = read_manifest(Path(folder))[0].shard(Path(folder), task["shard"], task["row"])
         return any(row.id in self.deadly for row in rows)
 
     def end(self) -> None:

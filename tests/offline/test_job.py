@@ -253,7 +253,7 @@ def test_a_finished_job_starts_no_worker(tmp_path: Path, monkeypatch: pytest.Mon
     source = write_rows(tmp_path / "rows.jsonl", [ROWS[0], WRONG[0]])
     arguments: Any = {"model": "demo", "max_new_tokens": 2}
     first = gen.run_batch(source, tmp_path / "out", **arguments)
-    monkeypatch.setattr("gen.offline.engines.local.WorkerProcess", no_worker)
+    monkeypatch.setattr("gen.offline.executors.processes.WorkerProcess", no_worker)
     again = gen.run_batch(source, tmp_path / "out", **arguments)
     assert (again.rows, again.failed, again.tokens) == (first.rows, 1, first.tokens) == (2, 1, 2)
 
@@ -273,7 +273,7 @@ def test_a_folder_with_another_job_is_refused(
     source = write_rows(tmp_path / "rows.jsonl", ROWS[:1])
     arguments: Any = {"model": "demo", "max_new_tokens": 2}
     gen.run_batch(source, tmp_path / "out", **arguments)
-    monkeypatch.setattr("gen.offline.engines.local.WorkerProcess", no_worker)
+    monkeypatch.setattr("gen.offline.executors.processes.WorkerProcess", no_worker)
     with pytest.raises(gen.ArgumentError, match=message):
         gen.run_batch(source, tmp_path / "out", **(arguments | more))
     write_rows(source, ROWS[1:2])
@@ -325,7 +325,7 @@ def test_what_cannot_be_run_is_refused_before_a_worker_starts(
     write_rows(Path("twice.jsonl"), [{"prompt": "a", "id": "x"}, {"prompt": "b"}, {"prompt": "c", "id": "x"}])
     Path("empty.jsonl").write_text("\n\n")
     Path("a.txt").write_text("x")
-    monkeypatch.setattr("gen.offline.engines.local.WorkerProcess", no_worker)
+    monkeypatch.setattr("gen.offline.executors.processes.WorkerProcess", no_worker)
     with pytest.raises(gen.ArgumentError, match=message):
         gen.run_batch(**{"inputs": "a.jsonl", "out": "out", "model": "demo"} | arguments)
     assert not Path("out/manifest.json").exists()

@@ -1,4 +1,4 @@
-"""Which task runs next, and which row is blamed: only one that, alone, kills a worker that has run another row."""
+"""Which step runs next, and which row is blamed: only one that, alone, kills workers that have run another row."""
 
 import random
 from typing import Any
@@ -6,67 +6,67 @@ from typing import Any
 import pytest
 
 import gen
-from gen.offline.engines.schedule import Schedule, Seat, Work
+from gen.offline.executors.schedule import Schedule, Slot, Step, Task
 
 
 class Play:
-    """A schedule whose workers die where a test says; the seats take turns in a random order.
+    """A schedule whose workers die where a test says; the slots take turns in a random order.
 
     Attributes:
-        runs: how often each row was run to its end, and written.
+        runs: how often the result of each row was written.
         blamed: the rows that got an error.
-        joined: the shards that were halved and done.
+        careful: the shards whose rows were run one by one.
     """
 
-    def __init__(self, shards: dict[int, int], seats: int, poison: set[tuple[int, int]], dead: set[int]) -> None:
+    def __init__(self, shards: dict[int, int], slots: int, poison: set[tuple[int, int]], dead: set[int]) -> None:
         self.rows = {(shard, row) for shard, count in shards.items() for row in range(count)}
         self.poison, self.dead = poison, dead
         self.runs: dict[tuple[int, int], int] = dict.fromkeys(self.rows, 0)
         self.blamed: list[tuple[int, int]] = []
-        self.joined: list[int] = []
+        self.careful: list[int] = []
         self.said: list[str] = []
         self.deaths = 0
-        self.seats = [Seat(f"cuda:{number}") for number in range(seats)]
+        self.slots = [Slot(f"cuda:{number}") for number in range(slots)]
         self.schedule = Schedule(
-            shards=shards, seats=self.seats, joined=self.joined.append, blame=self._blame, say=self.said.append
+            shards=shards, slots=self.slots, write=self._write, blame=self._blame, say=self.said.append
         )
 
-    def _blame(self, work: Work, reason: str) -> None:
-        assert work.count == 1
-        self.blamed.append((work.shard, work.first))
+    def _blame(self, task: Task, row: int, reason: str) -> dict[str, Any]:
+        self.blamed.append((task.shard, row))
+        return {"error": reason}
+
+    def _write(self, task: Task) -> None:
+        assert sorted(task.results) == [*range(task.count)]
+        self.careful.append(task.shard)
+        for row, result in task.results.items():
+            self.runs[task.shard, row] += "error" not in result
 
     def run(self, draw: random.Random, chance: float = 0.0) -> None:
         """Run until nothing is left; `chance` is the probability of a kill from outside."""
-        waiting: dict[int, Work] = {}
+        waiting: dict[int, Step] = {}
         for _ in range(100_000):
-            for number, seat in enumerate(self.seats):
-                if number not in waiting and self._may_take(seat, bool(waiting)):
-                    work = self.schedule.take(seat)
-                    if work is not None:
-                        waiting[number] = work
+            for number, slot in enumerate(self.slots):
+                may = self.schedule.over or slot.out or self.schedule._todo  # it waits otherwise
+                if number not in waiting and may and (step := self.schedule.take(slot)) is not None:
+                    waiting[number] = step
             if not waiting:
+                assert self.schedule.over
                 return
             number = draw.choice([*waiting])
             self._end(number, waiting.pop(number), draw.random() < chance)
         raise AssertionError("it does not end")
 
-    def _may_take(self, seat: Seat, others: bool) -> bool:
-        """Whether `take` would return at once; it must, since the test has one thread."""
-        schedule = self.schedule
-        if schedule.error is not None or seat.out or not others:
-            return True
-        return bool(schedule._todo) and any(seat.proven or not work.suspect for work in schedule._todo)
-
-    def _end(self, number: int, work: Work, killed: bool) -> None:
-        seat, rows = self.seats[number], {(work.shard, work.first + index) for index in range(work.count)}
-        if number in self.dead or rows & self.poison or killed:
+    def _end(self, number: int, step: Step, killed: bool) -> None:
+        slot, shard = self.slots[number], step.task.shard
+        rows = range(step.task.count) if step.row is None else [step.row]
+        if number in self.dead or self.poison & {(shard, row) for row in rows} or killed:
             self.deaths += 1
-            self.schedule.died(seat, work, "was killed by SIGKILL")
+            self.schedule.died(slot, step, "was killed by SIGKILL")
             return
-        if not work.probe:
+        if step.row is None:
             for row in rows:
-                self.runs[row] += 1
-        self.schedule.finished(seat, work, work.first)
+                self.runs[shard, row] += 1
+        self.schedule.finished(slot, step, rows[0], None if step.row is None else {"text": "x"})
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -75,18 +75,17 @@ def test_whatever_kills_workers_every_row_is_run_once_and_those_that_kill_alone_
     shards = {number: draw.choice([1, 2, 7, 8, 33]) for number in draw.sample(range(20), draw.randint(1, 6))}
     rows = [(shard, row) for shard, count in shards.items() for row in range(count)]
     poison = set(draw.sample(rows, min(draw.choice([0, 1, 1, 3]), len(rows) - 1)))
-    seats = draw.randint(1, 4)
-    dead = set(draw.sample(range(seats), draw.randint(0, seats - 1)))
-    play = Play(shards, seats, poison, dead)
+    slots = draw.randint(1, 4)
+    dead = set(draw.sample(range(slots), draw.randint(0, slots - 1)))
+    play = Play(shards, slots, poison, dead)
     play.run(draw)
     if play.schedule.error is None:
         assert sorted(play.blamed) == sorted(poison)
         assert {row: count for row, count in play.runs.items() if count != 1} == dict.fromkeys(poison, 0)
-        halved = {shard for shard, _ in poison if shards[shard] > 1}
-        assert halved <= set(play.joined)
+        assert {shard for shard, _ in poison} <= set(play.careful)
     else:  # a probe may have met a deadly row; only rows that kill a proven worker are blamed
         assert set(play.blamed) <= poison
-        assert all(seat.out for seat in play.seats)
+        assert all(slot.out for slot in play.slots)
 
 
 def test_one_device_that_always_dies_beside_a_sound_one_costs_no_row_its_text() -> None:
@@ -117,22 +116,56 @@ def test_a_row_that_is_the_whole_job_is_not_blamed_for_its_device() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_kills_from_outside_blame_no_row(seed: int) -> None:
     draw = random.Random(seed)
-    play = Play({number: 16 for number in range(40)}, 2, set(), set())
-    play.run(draw, chance=0.2)
+    play = Play({number: 16 for number in range(400)}, 2, set(), set())
+    play.run(draw, chance=0.02)
     assert play.deaths > 1
     assert play.schedule.error is None
     assert not play.blamed
     assert set(play.runs.values()) == {1}
 
 
-def test_a_worker_that_has_died_takes_other_work_first() -> None:
+@pytest.mark.parametrize("row", [0, 3, 7])
+def test_a_row_costs_the_workers_that_its_part_and_the_row_itself_kill(row: int) -> None:
+    play = Play({0: 8, 1: 8}, 1, {(0, row)}, set())
+    play.run(random.Random(1))
+    assert play.blamed == [(0, row)]
+    assert play.careful == [0]
+    assert play.deaths == 2 + 2
+
+
+def test_a_worker_that_has_died_takes_another_part_first() -> None:
     said: list[Any] = []
-    seat = Seat("cpu")
-    schedule = Schedule(shards={0: 4, 1: 4}, seats=[seat], joined=said.append, blame=print, say=said.append)
-    first = schedule.take(seat)
-    assert first == Work(shard=0, first=0, count=4)
-    schedule.died(seat, first, "was killed")
-    second = schedule.take(seat)
-    assert second == Work(shard=1, first=0, count=4)
-    schedule.finished(seat, second, 0)
-    assert schedule.take(seat) == Work(shard=0, first=0, count=4, kills=1)
+    slot = Slot("cpu")
+    schedule = Schedule(shards={0: 4, 1: 4}, slots=[slot], write=said.append, blame=lambda *_: {}, say=said.append)
+    first = schedule.take(slot)
+    assert first is not None and (first.task.shard, first.row) == (0, None)
+    schedule.died(slot, first, "was killed")
+    assert said == ["a worker of cpu was killed, in part 0"]
+    second = schedule.take(slot)
+    assert second is not None and (second.task.shard, second.row) == (1, None)
+    schedule.finished(slot, second, 0)
+    third = schedule.take(slot)
+    assert third is not None and (third.task, third.row, third.task.kills) == (first.task, None, 1)
+
+
+def test_no_more_workers_start_than_there_are_parts_for() -> None:
+    slots = [Slot("a"), Slot("b")]
+    schedule = Schedule(shards={0: 4}, slots=slots, write=print, blame=lambda *_: {}, say=print)
+    assert schedule.may_start(slots[0])
+    schedule.started(slots[0])
+    step = schedule.take(slots[0])
+    assert step is not None and not schedule.over
+    schedule.finished(slots[0], step, 0)
+    assert schedule.over and not schedule.may_start(slots[1])
+    assert schedule.take(slots[0]) is None
+
+
+def test_workers_that_die_while_they_load_count_as_deaths_of_their_device() -> None:
+    said: list[str] = []
+    slot = Slot("cuda:0")
+    schedule = Schedule(shards={0: 4}, slots=[slot], write=print, blame=lambda *_: {}, say=said.append)
+    for _ in range(3):
+        assert schedule.may_start(slot)
+        schedule.started(slot, "ended with exit code 1")
+    assert not schedule.may_start(slot)
+    assert "The last worker ended with exit code 1." in str(schedule.error)

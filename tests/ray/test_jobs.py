@@ -5,10 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import gen
-from tests.offline.helpers import write_rows
+from tests.offline.helpers import read_parts, write_rows
 
 # As in tests/offline/test_processes.py: once for each line of the plan, an actor kills a process at one of its parts.
 FAULTS = """
@@ -41,13 +39,21 @@ elif any("default_worker.py" in word for word in sys.orig_argv):
     os.replace = replaced
 """
 
+# In an actor: die at the row whose id is "deadly".
+DEADLY = """
+import json, os, signal, sys
 
-pytestmark = pytest.mark.usefixtures("faults")
+if any("default_worker.py" in word for word in sys.orig_argv):
+    loads = json.loads
 
+    def loaded(text, **more):
+        found = loads(text, **more)
+        if isinstance(found, dict) and found.get("id") == "deadly":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
 
-@pytest.fixture
-def faults(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(FAULTS)
+    json.loads = loaded
+"""
 
 
 def run(folder: Path, *options: object) -> subprocess.CompletedProcess[str]:
@@ -57,6 +63,7 @@ def run(folder: Path, *options: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_killed_actor_node_and_driver_cost_nothing(tmp_path: Path, cluster: Any) -> None:
+    (tmp_path / "sitecustomize.py").write_text(FAULTS)
     rows: list[dict[str, Any]] = [{"prompt": f"One {number}", "id": str(number), "n": number} for number in range(24)]
     write_rows(tmp_path / "rows.jsonl", rows)
     quiet = gen.run_batch(
@@ -80,3 +87,19 @@ def test_what_a_worker_of_ray_refuses_is_told(tmp_path: Path, cluster: Any) -> N
     assert (refused.returncode, "top_p must be" in refused.stderr) == (2, True)
     refused = run(tmp_path, *address, "--devices", "cuda:0")
     assert (refused.returncode, "each actor has a GPU that Ray chooses" in refused.stderr) == (2, True)
+
+
+def test_a_row_that_kills_actors_gets_an_error_and_no_other_row_loses_its_text(tmp_path: Path, cluster: Any) -> None:
+    (tmp_path / "sitecustomize.py").write_text(DEADLY)
+    rows = [{"prompt": f"One {number}", "id": "deadly" if number == 3 else str(number)} for number in range(6)]
+    write_rows(tmp_path / "rows.jsonl", rows)
+    quiet = gen.run_batch(
+        tmp_path / "rows.jsonl", tmp_path / "quiet", model="demo", rows=2, shard_rows=3, seed=7, max_new_tokens=12
+    )
+    ended = run(tmp_path, "--engine", "ray", "--ray-address", cluster.address)
+    assert (ended.returncode, "1 of 6 rows failed" in ended.stderr) == (1, True), ended.stderr
+    expected = read_parts(quiet.parts)
+    results = read_parts(sorted((tmp_path / "out").glob("part-*.jsonl")))
+    assert [one for one in results if one["id"] != "deadly"] == [one for one in expected if one["id"] != "deadly"]
+    assert "while it ran this row alone" in results[3]["error"]
+    assert "has died" in ended.stderr

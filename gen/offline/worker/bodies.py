@@ -11,7 +11,7 @@ from gen.calls import Call
 from gen.loop.jobs import Job
 from gen.loop.results.events import Events
 from gen.models.base import Model
-from gen.offline.engines.progress import say
+from gen.offline.executors.progress import say
 from gen.offline.manifest import Manifest
 from gen.offline.parts import Result, request_id
 from gen.offline.rows import Row

@@ -13,7 +13,7 @@ from threading import Thread
 from typing import Any
 
 from gen.errors import GenError
-from gen.offline.engines.processes import KINDS
+from gen.offline.executors.processes import KINDS
 from gen.offline.rows import Row
 from gen.offline.worker.worker import Task, Worker
 

@@ -98,14 +98,14 @@ class Reader:
         return None if output_type is None else gen.compile(self._model, output_type)
 
 
-def failure_of(manifest: Manifest, row: Row, error: Exception) -> Result:
+def failure_of(row: Row, error: Exception) -> Result:
     """The result of a row that has failed."""
     if row.body is not None:
         from gen.offline.worker.bodies import refusal_of
 
         return refusal_of(row, error)
     text = error.completion.text if isinstance(error, IncompleteError | ValueRefusedError) else None
-    return error_result(manifest, row, _own_words(error), text)
+    return error_result(row, _own_words(error), text)
 
 
 def _own_words(error: Exception) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gen.errors import ArgumentError, GenError
 from gen.offline.described import made_speculate, made_type
 from gen.offline.manifest import Manifest, difference, read_manifest, versions
-from gen.offline.parts import Result, counts_of, failed, write_part, write_piece
+from gen.offline.parts import Result, counts_of, failed, write_part
 from gen.offline.rows import Row
 from gen.offline.sources import sources_of
 from gen.offline.worker.fingerprint import fingerprint
@@ -34,15 +34,12 @@ class Task:
 
     Attributes:
         shard: which one.
-        first, count: the first of its rows, and how many; None for all up to the shard's end.
-        probe: whether the task only shows that the worker can run a row, and nothing is written.
+        row: the only row, whose result is the answer; None for all rows, whose part the worker writes.
         attempt: the number of the attempt, from 1.
     """
 
     shard: int
-    first: int = 0
-    count: int | None = None
-    probe: bool = False
+    row: int | None = None
     attempt: int = 1
 
 
@@ -98,19 +95,20 @@ class Worker:
         }
 
     def run(self, folder: Path, digest: str, task: Task) -> Result:
-        """Make a part, or a piece of one.
+        """Make a part, or run one of its rows.
 
         Args:
             digest: the sha256 of the driver's manifest.
         Returns:
-            How many rows, failed rows and tokens; the first row that was run to its end, or None.
+            How many rows, failed rows and tokens; a row that was run to its end, or None; the result of the only row.
         Raises:
             GenError: the part cannot be made here: the manifest or the model is another one, or memory is too small.
             Exception: an error that a worker does not survive, such as one of CUDA.
         """
         begin, manifest = time.time(), self._read_manifest(folder, digest)
-        rows = manifest.shard(folder, task.shard, task.first, task.count)
-        results = self._results(manifest, rows)
+        results = self._results(manifest, manifest.shard(folder, task.shard, task.row))
+        if task.row is not None:
+            return {"good": None if failed(results[0]) else task.row, "result": results[0]}
         meta = {
             "device": str(self._model.placement),
             "gpu": self._gpu(),
@@ -119,13 +117,8 @@ class Worker:
             "begun": round(begin, 3),
             "seconds": round(time.time() - begin, 3),
         }
-        if task.probe:
-            pass
-        elif task.count is None:
-            write_part(folder, task.shard, results, meta)
-        else:
-            write_piece(folder, task.shard, task.first, results)
-        good = next((task.first + index for index, result in enumerate(results) if not failed(result)), None)
+        write_part(folder, task.shard, results, meta)
+        good = next((row for row, result in enumerate(results) if not failed(result)), None)
         return {**counts_of(results), "good": good}
 
     def _results(self, manifest: Manifest, rows: Sequence[Row]) -> list[Result]:
@@ -141,7 +134,7 @@ class Worker:
                     raise ArgumentError(row.error)
                 read[index] = self._reader.read(row)
             except (ArgumentError, ApiError) as error:
-                results[index] = failure_of(manifest, row, error)
+                results[index] = failure_of(row, error)
         jobs = self._run([one.call.requests[0] for one in read.values()], rows=manifest.rows)
         for (index, one), job in zip(read.items(), jobs, strict=True):
             try:
@@ -152,7 +145,7 @@ class Worker:
                     f"job again in another folder, with --rows {error.rows}."
                 ) from error
             except GenError as error:
-                results[index] = failure_of(manifest, rows[index], error)
+                results[index] = failure_of(rows[index], error)
         return [results[index] for index in range(len(rows))]
 
     def _run(self, requests: Sequence["Request"], rows: int | None) -> list["Job"]:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -34,6 +35,35 @@ class Worker(Protocol):
 
     def end(self) -> None:
         """End the worker now."""
+
+
+class Processes:
+    """See `gen.offline.executors.loop.Executor`: a process of this machine for each device.
+
+    Args:
+        devices: their names; None for every CUDA device, or else the CPU.
+    """
+
+    def __init__(self, devices: Sequence[str] | None) -> None:
+        self.devices = list(devices or ())
+
+    @property
+    def threads(self) -> int:
+        """See `Executor`: the machine's cores are shared."""
+        given = os.environ.get("OMP_NUM_THREADS", "")
+        sharing = max(1, self.devices.count("cpu"))
+        return int(given) if given.isdecimal() and int(given) else max(1, len(os.sched_getaffinity(0)) // sharing)
+
+    def slots(self) -> list[str]:
+        """See `Executor.slots`."""
+        return self.devices
+
+    def worker(self, slot: str | None) -> tuple[Worker, str | None]:
+        """See `Executor.worker`."""
+        return WorkerProcess(), slot
+
+    def close(self) -> None:
+        """See `Executor.close`: there is none."""
 
 
 class WorkerProcess:

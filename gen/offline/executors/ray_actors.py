@@ -1,0 +1,100 @@
+"""Workers as actors of a Ray cluster, each with a GPU of its own, or with a CPU where the cluster has no GPU."""
+
+import json
+import logging
+from typing import Any
+
+from gen.errors import ArgumentError
+from gen.offline.executors.processes import Answer, Worker, WorkerDied, read_answer
+
+_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
+
+
+class RayActors:
+    """See `gen.offline.executors.loop.Executor`.
+
+    Args:
+        address: of the cluster, as "ray://host:10001" or "auto"; None starts one on this machine, if there is none.
+    Raises:
+        ArgumentError: Ray is not installed.
+    """
+
+    threads = 1  # an actor has one CPU of Ray's
+
+    def __init__(self, address: str | None) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise ArgumentError(
+                f"the engine ray needs Ray ({error}); install it with pip install 'gen-torch[ray]'."
+            ) from error
+        self.devices: list[str] = []
+        self._ray, self._address = ray, address
+        self._connected = False
+
+    def slots(self) -> list[str]:
+        """See `Executor.slots`: as many as the cluster has room for now."""
+        self._connect()
+        has = self._ray.cluster_resources()
+        most = min(int(has.get(_NAMES[name], 0) / count) for name, count in self._needs().items())
+        return [f"ray:{number}" for number in range(max(1, most))]
+
+    def worker(self, slot: str | None) -> tuple[Worker, str | None]:
+        """See `Executor.worker`: the actor begins where and when Ray has room for it."""
+        needs = self._needs()
+        actor = self._ray.remote(max_restarts=0, **needs)(Actor).remote()
+        return RayWorker(self._ray, actor), "cuda:0" if "num_gpus" in needs else "cpu"  # the only GPU that it sees
+
+    def close(self) -> None:
+        """See `Executor.close`; a connection from before stays open."""
+        if self._connected:
+            self._ray.shutdown()
+
+    def _connect(self) -> None:
+        if self._ray.is_initialized():
+            return
+        own = {} if self._address else {"include_dashboard": False}
+        self._ray.init(address=self._address, log_to_driver=False, logging_level=logging.WARNING, **own)
+        self._connected = True
+
+    def _needs(self) -> dict[str, int]:
+        """The resources of an actor."""
+        gpu = self._ray.cluster_resources().get("GPU", 0) >= 1
+        return {"num_cpus": 1, "num_gpus": 1} if gpu else {"num_cpus": 1}
+
+
+class Actor:
+    """What runs in an actor: it answers as `gen.offline.worker.process` does."""
+
+    def __init__(self) -> None:
+        self._worker: Any = None
+
+    def ask(self, line: str) -> str:
+        """The answer to a request, both as JSON."""
+        from gen.offline.worker.process import answered
+        from gen.offline.worker.worker import Worker
+
+        answer, _ = answered(self._worker, json.loads(line))
+        if isinstance(answer, Worker):
+            self._worker, answer = answer, {}
+        return json.dumps(answer)
+
+
+class RayWorker:
+    """See `gen.offline.executors.processes.Worker`."""
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray, self._actor = ray, actor
+
+    def ask(self, **asked: Any) -> Answer:
+        """See `Worker.ask`."""
+        try:
+            answer = self._ray.get(self._actor.ask.remote(json.dumps(asked)))
+        except self._ray.exceptions.RayError as error:
+            line = next(iter(str(error).splitlines()), type(error).__name__)
+            raise WorkerDied(f"has died ({line})") from error
+        return read_answer(json.loads(answer))
+
+    def end(self) -> None:
+        """See `Worker.end`."""
+        self._ray.kill(self._actor)
