@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import gen
+from gen.offline.executors.processes import Processes
 from tests.offline.helpers import read_parts, write_rows
 
 PROGRAM = """
@@ -91,6 +92,15 @@ def wait_for_end(pid: int) -> None:
     poll.register(descriptor, select.POLLIN)
     assert poll.poll(60_000), "a worker outlives its driver"
     os.close(descriptor)
+
+
+def test_workers_on_one_cpu_share_what_cores_and_quota_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("gen.cpu_threads.usable", lambda: 6)
+    asked: list[Any] = [None, ["cpu"], ["cuda:0", "cpu"], ["cpu"] * 2, ["cpu"] * 9]
+    assert [Processes(devices).threads for devices in asked] == [6, 6, 6, 3, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert Processes(["cpu", "cpu"]).threads == 2
 
 
 @pytest.mark.slow

@@ -49,10 +49,10 @@ class Processes:
 
     @property
     def threads(self) -> int:
-        """See `Executor`: the machine's cores are shared."""
+        """See `Executor`: what cores and quota allow is shared."""
         given = os.environ.get("OMP_NUM_THREADS", "")
         sharing = max(1, self.devices.count("cpu"))
-        return int(given) if given.isdecimal() and int(given) else max(1, len(os.sched_getaffinity(0)) // sharing)
+        return int(given) if given.isdecimal() and int(given) else max(1, cpu_threads.usable() // sharing)
 
     def slots(self) -> list[str]:
         """See `Executor.slots`."""
