@@ -97,7 +97,7 @@ class Two(NamedTuple):
 
 def summed(parts: Any) -> Tensor:
     """A torch function that takes its tensors within an object, as functions of libraries do."""
-    tensors = tuple(parts.values() if isinstance(parts, dict) else parts)
+    tensors: tuple[Tensor, ...] = tuple(parts.values() if isinstance(parts, dict) else parts)
     if has_torch_function(tensors):
         made: Tensor = handle_torch_function(summed, tensors, parts)
         return made
