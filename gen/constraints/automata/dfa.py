@@ -7,11 +7,12 @@ Example, the texts "a" and "b...b": state 0 leads to 1 by "a" and to 2 by "b", a
 
 from bisect import bisect_right
 from functools import cached_property
-from operator import itemgetter
 
 import numpy as np
 
 from gen.constraints.automata.arrays import Bools, Ints, adjacency, by_number
+
+_BEYOND = 2**31  # more than any number of an edge
 
 
 class Dfa:
@@ -39,7 +40,7 @@ class Dfa:
     def after(self, state: int, code: int) -> int:
         """The state after a number; -1 where there is none."""
         line = self.lines[state]
-        place = bisect_right(line, code, key=itemgetter(0)) - 1
+        place = bisect_right(line, (code, _BEYOND)) - 1
         return line[place][2] if place >= 0 and code <= line[place][1] else -1
 
     def holds(self, text: str) -> bool:

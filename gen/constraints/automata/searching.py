@@ -89,6 +89,7 @@ class Search:
         self._whole = self._sought = read(items)
         if self._whole.later is not None:  # the next character may show that an anchor holds
             self._sought = read([*items, (op.MAX_REPEAT, (0, 1, [_ANY]))])
+        self._final = frozenset(np.flatnonzero(self._sought.texts.final).tolist())
         self.empty = self._sought.holds("", 0)
 
     def start(self) -> Threads:
@@ -103,18 +104,19 @@ class Search:
         Returns:
             The threads, and the match, or None.
         """
-        after, final = self._sought.texts.after, self._sought.texts.final
-        for at in range(place, len(text)):
-            code, moved = ord(text[at]), dict[int, int]()
+        after, begun = self._sought.texts.after, self._sought.begun
+        for at, code in enumerate(map(ord, text[place:]), place):
+            moved = dict[int, int]()
             for state, begin in threads.items():
-                moved.setdefault(after(state, code), begin)
-            if self._anywhere:
-                moved.setdefault(self._sought.begun(code), at + 1)
-            moved.pop(-1, None)
+                target = after(state, code)
+                if target >= 0 and target not in moved:
+                    moved[target] = begin
+            if self._anywhere and (state := begun(code)) >= 0:
+                moved.setdefault(state, at + 1)
             threads = moved
-            for state, begin in threads.items():
-                if final[state]:
-                    return threads, Found(begin, at + self._is_whole(text[: at + 1], begin), at + 1)
+            if not self._final.isdisjoint(moved):
+                begin = next(begin for state, begin in moved.items() if state in self._final)
+                return threads, Found(begin, at + self._is_whole(text[: at + 1], begin), at + 1)
         return threads, None
 
     def _is_whole(self, text: str, begin: int) -> bool:

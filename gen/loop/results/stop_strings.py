@@ -69,15 +69,22 @@ class StopStrings:
 
     def _patterns_found(self, before: int) -> list[tuple[int, int, int, str]]:
         """As `_strings_found`, for each regex: in the shortest text, longer than `before`, in which it matches."""
-        moved = [(search, *search.read(threads, self._text, before)) for search, threads in self._searches]
-        self._searches = [(search, threads) for search, threads, _ in moved]
-        return [(one.shown, one.begin, -one.end, search.pattern) for search, _, one in moved if one is not None]
+        searches, self._searches, spans = self._searches, [], []
+        for search, threads in searches:
+            threads, found = search.read(threads, self._text, before)
+            self._searches.append((search, threads))
+            if found is not None:
+                spans.append((found.shown, found.begin, -found.end, search.pattern))
+        return spans
 
     def _undecided(self) -> int:
         """Where the text begins that may still become part of a stop."""
-        end = len(self._text)
-        strings = (end - self._overlap(stop) for stop in self._strings)
-        return min((end, *strings, *(next(iter(threads.values()), end) for _, threads in self._searches)))
+        place = end = len(self._text)
+        for stop in self._strings:
+            place = min(place, end - self._overlap(stop))
+        for _, threads in self._searches:
+            place = min(place, next(iter(threads.values()), end))
+        return place
 
     def _take(self, end: int) -> str:
         """The held text up to `end`, without hidden characters."""
