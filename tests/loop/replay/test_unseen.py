@@ -5,12 +5,15 @@ Oracle: the same text with `replay=False`, which runs the model as it is.
 
 import argparse
 import contextvars
+import json
 import logging
+import sys
 import types
 from collections import UserDict, deque, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -331,3 +334,48 @@ def test_replay_is_a_flag_of_both_loaders() -> None:
         gen.load("demo", replay=wrong)
     with pytest.raises(gen.ArgumentError, match="replay must be True or False, got 'yes'"):
         gen.from_transformers(tiny_model(), byte_tokenizer(), replay=wrong)
+
+
+REMOTE = """
+from transformers import LlamaForCausalLM
+
+class RemoteForCausalLM(LlamaForCausalLM):
+    pass
+"""
+
+
+def test_code_that_comes_with_a_checkpoint_is_recorded_if_its_user_vouches_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "remote"
+    tiny_model().save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    (folder / "modeling_remote.py").write_text(REMOTE)
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "modeling_remote.RemoteForCausalLM"}
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr("sys.path", [*sys.path, str(tmp_path / "modules")])
+    found = []
+    for replay in (False, True):
+        model = gen.load(folder, device="cpu", trust_remote_code=True, replay=replay)
+        assert type(model.hf_model).__name__ == "RemoteForCausalLM"
+        for _ in range(2):
+            found.append(text(model))
+        assert recorded(model) == replay
+    assert found == [found[0]] * 4
+    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers_modules"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    "library", ["bitsandbytes.nn.modules", "gptqmodel.nn_modules", "optimum.quanto", "torchao", "hqq"]
+)
+def test_layers_of_quantisers_are_known(library: str) -> None:
+    """These are not installed here: a class with such a name stands for theirs."""
+    hf_model: Any = tiny_model()
+    hf_model.lm_head.__class__ = type("Quantised", (torch.nn.Linear,), {"__module__": library})
+    model = gen.from_transformers(hf_model, byte_tokenizer(), probe=False)
+    for _ in range(2):
+        text(model)
+    assert recorded(model)
