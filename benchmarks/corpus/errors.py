@@ -57,7 +57,8 @@ def set_up(function: str, *args: Any, **given: Any) -> str:
 
 def arguments() -> Cases:
     for name, wrong in every(ARGUMENTS["generate"], WRONG + MORE):
-        yield call("ab", max_new_tokens=2, **{name: wrong})
+        if name != "seed" or wrong is not None:  # which draws a seed
+            yield call("ab", max_new_tokens=2, **{name: wrong})
     for name in ARGUMENTS["generate"]:
         yield call(["ab", "c"], max_new_tokens=2, **{name: [-1, -1]})
     for wrong in [*WRONG, *MORE[1:], [{"role": "user"}], ["a", 1.5], [[1], [2000]], [-1], [2**40]]:

@@ -182,7 +182,10 @@ def compiled(output_type: Any, texts: tuple[str, ...] = (), number: int = 0) -> 
         text = getattr(made, "text", "a")
         tried = [*DATA["probes"], *texts, text, text[:-1], text + "x", text.replace(" ", "", 1)]
         accepts = "".join("01"[constraint.accepts(one)] for one in tried)
-        facts = {name: getattr(constraint, name) for name in ("engine", "states", "least_tokens", "reason")}
+        facts = {name: getattr(constraint, name) for name in ("engine", "states", "least_tokens")}
+        facts["reason"] = (
+            "many states" if "states" in constraint.reason else constraint.reason
+        )  # how many, time decided
         found[on] = facts | {"made": made, "walk": walk.seen, "accepts": accepts}
     return found
 
