@@ -276,6 +276,8 @@ def generate(
             Needs details=True. The whole prompt is then read, even if another call has read its beginning.
         shorten: near its limit, a text of an output type is steered to a whole value, which the limit has then shaped.
             With shorten=True such a value is returned, with the finish_reason "length", instead of an IncompleteError.
+            A text for whose max_new_tokens max_batch_tokens has no room then gets as many as there is room for, instead
+            of an ArgumentError.
         truncate: "left" cuts the beginning of a prompt that leaves no room in the context for max_new_tokens: the
             prompt keeps its last tokens, and its bos token if it begins with one. With an output type and no
             max_new_tokens, a quarter of the context is left free, or as much as the type's shortest text needs. Chats

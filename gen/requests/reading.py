@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
 from gen.errors import ArgumentError, ContextError, GenError, check_number
 from gen.isolation import isolated
-from gen.models.base import Model
+from gen.models.base import Inputs, Model
 from gen.requests.processors import read_processors
 from gen.requests.prompts import Prompt, messages_of, no_room, read_one_prompt, vocabulary
 from gen.requests.request import Bound, Request
@@ -70,17 +70,11 @@ def read_requests(
     bad_words = {id(sampler): _read_bad_words(model, sampler.penalties) for sampler in samplers}
     shown = read_shown(model.tokenizer, settings.skip_special_tokens)
 
-    def read(
-        number: int,
-        prompt: Prompt,
-        pictures: Sequence["Image"],
-        sampler: Sampler,
-        asked: int | None,
-        prompt_seed: int,
-        has_type: bool,
-    ) -> Request:
+    known: dict[int, tuple[list[int], Inputs]] = {}  # a prompt that comes several times is encoded once
+
+    def read_text(number: int, prompt: Prompt, pictures: Sequence["Image"]) -> tuple[list[int], Inputs]:
         try:
-            token_ids, inputs = read_one_prompt(
+            return read_one_prompt(
                 model,
                 number,
                 prompt,
@@ -94,6 +88,19 @@ def read_requests(
             raise
         except ArgumentError as error:
             raise ArgumentError(f"prompt {number}: {error}" if len(prompts) > 1 else str(error)) from error
+
+    def read(
+        number: int,
+        prompt: Prompt,
+        pictures: Sequence["Image"],
+        sampler: Sampler,
+        asked: int | None,
+        prompt_seed: int,
+        has_type: bool,
+    ) -> Request:
+        if pictures or id(prompt) not in known:
+            known[id(prompt)] = read_text(number, prompt, pictures)
+        token_ids, inputs = known.pop(id(prompt)) if pictures else known[id(prompt)]
         is_chat = bool(messages_of(prompt)) or (settings.chat and isinstance(prompt, str))
         why_whole = "has images" if inputs else "is a chat" if is_chat else ""
         own = asked is None and has_type  # with the default limit, a prompt may take three quarters of the context
@@ -109,7 +116,7 @@ def read_requests(
         room = model.context_length - len(token_ids)
         bound: Bound = "max_new_tokens"
         most = asked if asked is not None else MOST_TYPED if has_type else MOST
-        if own and max_batch_tokens is not None:
+        if (own or settings.shorten) and max_batch_tokens is not None:
             in_batch = max(1, room_in_batch(max_batch_tokens, sampler, token_ids))
             most, bound = (in_batch, "max_batch_tokens") if in_batch < most else (most, bound)
         if room <= most and (settings.truncate is None or why_whole):  # else a larger limit cuts more of the prompt

@@ -4,17 +4,24 @@ Each protocol has a pydantic model of the fields that it takes. A field that wou
 is refused by its name; other unknown fields are ignored and counted.
 """
 
+import asyncio
 import json
+import re
 from collections.abc import Mapping
+from math import isinf
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from gen.errors import show
-from gen.server.errors import ApiError, refused
+from gen.server.errors import ApiError, ClientGone, refused
 
 if TYPE_CHECKING:
     from starlette.requests import Request  # jobs read bodies without starlette
+
+PATIENCE = 30  # seconds until more of a body comes
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # how JSON may write a surrogate
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Body(BaseModel):
@@ -57,29 +64,70 @@ class Body(BaseModel):
             raise refused(f"{name}: {reason}{got}", name) from None
 
 
-async def read_json(request: "Request", most: float) -> dict[str, Any]:
-    """The JSON object in a request's body.
+async def read_body(request: "Request", most: float) -> bytes:
+    """The body of a request that says that it is JSON.
 
     Args:
         most: how many bytes the body may have.
     Raises:
-        ApiError: the body is too large, or no JSON object, or does not say that it is JSON.
+        ApiError: the body is too large, comes too slowly, or does not say that it is JSON.
+        ClientGone: the client has left before its end.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # browsers let pages of other origins send plain texts without asking the server
         raise ApiError(415, f"send a body of the type application/json, got {show(kind)}")
-    data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
+    data, more = bytearray(), True
+    while more:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                message = await request.receive()
+        except TimeoutError:
+            raise ApiError(408, f"nothing more of the body has come for {PATIENCE} seconds.") from None
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        data += message.get("body", b"")
+        more = message.get("more_body", False)
         if len(data) > most:
             raise ApiError(413, f"the body has more than {most:.0f} bytes.")
+    return bytes(data)
+
+
+def read_fields(data: bytes) -> dict[str, Any]:
+    """The JSON object in a body.
+
+    Raises:
+        ApiError: it is none, or has a number or a text that cannot be written again.
+    """
     try:
-        fields = json.loads(data.decode(), parse_constant=_no_number)
+        fields = json.loads(data.decode(), parse_constant=_no_number, parse_float=_number)
     except (ValueError, RecursionError) as error:
         raise refused(f"the body is no JSON: {error}") from None
     if not isinstance(fields, dict):
         raise refused("the body must be a JSON object.")
+    if _HALF.search(data) and (half := _half(fields)):
+        raise refused(f"the body has a text with half of a character, as \\u{ord(half):04x}: a lone surrogate.")
     return fields
+
+
+def _half(fields: object) -> str | None:
+    """A lone surrogate in a text of some JSON; None if there is none."""
+    waiting = [fields]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting += [*one.keys(), *one.values()]
+        elif isinstance(one, list):
+            waiting += one
+        elif isinstance(one, str) and (found := _SURROGATE.search(one)):
+            return found[0]
+    return None
+
+
+def _number(written: str) -> float:
+    number = float(written)
+    if isinf(number):
+        raise ValueError(f"{show(written, 20)} is too large a number")
+    return number
 
 
 def _no_number(name: str) -> NoReturn:

@@ -20,8 +20,11 @@ class Metrics:
     def __init__(self, engine: Engine) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_OfEngine(engine))
-        self.requests = Counter(
-            "gen_requests", "Requests that were answered.", ["endpoint", "status"], registry=self._registry
+        self._requests = Counter(
+            "gen_requests",
+            "Requests that have ended, streams by how they ended: 499 if the client has left.",
+            ["endpoint", "status"],
+            registry=self._registry,
         )
         self.ignored_fields = Counter(
             "gen_ignored_fields", "Unknown fields of requests.", ["endpoint"], registry=self._registry
@@ -44,6 +47,10 @@ class Metrics:
     def clock(self, endpoint: str) -> "Clock":
         """A clock for the texts of a request that comes now."""
         return Clock(self._first.labels(endpoint), self._between.labels(endpoint))
+
+    def ended(self, endpoint: str, status: int) -> None:
+        """Count a request that has ended."""
+        self._requests.labels(endpoint, status).inc()
 
     def text(self) -> bytes:
         """All metrics, as Prometheus reads them."""

@@ -2,14 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from gen.engine import Engine
 from gen.models.base import ImageReader, Model
-from gen.requests.prompts import Prompt, messages_of, read_prompt
+from gen.requests.prompts import Prompt, messages_of, read_one_prompt
 from gen.samplers import Sampler, sample_seed
 from gen.samplers.backends.random import draw_seed
 from gen.server.compiling import Compiling
@@ -17,8 +18,12 @@ from gen.server.conversations import with_pictures
 from gen.server.errors import ApiError, refused
 from gen.server.settings import Settings
 from gen.server.texts import Texts
+from gen.server.waiting import UnderWay
 from gen.streaming import EngineStream
 from gen.tools.values import ToolCallsType
+
+T = TypeVar("T")
+LARGE = 2**18  # bytes of a request's body; its prompts take 0.1 s to encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +54,35 @@ class Served:
     Attributes:
         since: when the server began, in seconds since 1970.
         compiling: compiles output types.
-        embedding: held while texts are embedded: two batches at once would take more memory and gain nothing.
+        under_way: the work of all requests.
     """
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self.engine, self.settings = engine, settings
         self.model: Model = engine.model
         self.since = int(time.time())
-        self.embedding = asyncio.Semaphore(1)
         self.compiling = Compiling(engine.model)
+        self.under_way = UnderWay()
+        self._apart = ThreadPoolExecutor(1, "gen large requests")
+        self._embedding = ThreadPoolExecutor(1, "gen embeds")
+
+    async def in_thread(self, work: Callable[[], T], *, size: int = 0, embeds: bool = False) -> T:
+        """What a function returns, called in a thread.
+
+        Large requests share one thread, since they may take seconds: the other threads are for other requests. Texts
+        are embedded in one thread, too: two batches at once would take more memory and gain nothing.
+
+        Args:
+            size: of the request's body, in bytes.
+            embeds: whether the function embeds texts.
+        """
+        pool = self._embedding if embeds else self._apart if size > LARGE else None
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+    def end(self) -> int:
+        """End all requests under way, which get 503 or an event, and compile no more; returns how many these are."""
+        self.compiling.close()
+        return self.under_way.end()
 
     def name_of(self, given: str | None) -> str:
         """The name of the model that a request asks for.
@@ -76,9 +101,11 @@ class Served:
         stalled = stats.progress_age > self.settings.stall_timeout
         return "failed" if stats.failure else "closed" if stats.closed else "stalled" if stalled else "ok"
 
-    async def begin(self, asked: Asked) -> Texts:
+    async def begin(self, asked: Asked, size: int = 0) -> Texts:
         """Let the texts of a request join the engine.
 
+        Args:
+            size: of the request's body, in bytes.
         Raises:
             ApiError: it asks for more texts than it may.
             GenError: as for `Engine.submit`.
@@ -86,26 +113,35 @@ class Served:
         count = len(asked.prompts) * asked.n
         if count > self.settings.max_prompts:
             raise refused(f"a request may ask for {self.settings.max_prompts} texts, and this one asks for {count}.")
-        if isinstance(self.model, ImageReader) and any(map(messages_of, asked.prompts)):
-            asked = replace(asked, prompts=await asyncio.to_thread(self._with_pictures, asked.prompts))
+        if any(map(messages_of, asked.prompts)) and isinstance(self.model, ImageReader):
+            prompts = await self.in_thread(partial(self._with_pictures, asked.prompts), size=size)
+            asked = replace(asked, prompts=prompts)
         seeds = [draw_seed() if asked.seed is None else asked.seed for _ in asked.prompts]
         calls = isinstance(asked.output_type, ToolCallsType)
         only_prompts = asked.cap == 0 and asked.prompt_logprobs is not None
         submit = partial(self._submit, asked, seeds)
         texts = Texts(submit, count, self.engine.rows, calls=calls, only_prompts=only_prompts)
         await self.compiling.ready(asked.output_type)
-        await texts.begin()
+        try:
+            await texts.begin(partial(self.in_thread, size=size))
+        except BaseException:
+            texts.cancel()  # a thread may let them join nevertheless
+            raise
         return texts
 
     def _submit(self, asked: Asked, seeds: Sequence[int], numbers: Sequence[int]) -> list[EngineStream]:
         """Let the texts of these numbers join the engine; a prompt's texts have consecutive numbers."""
         of = [divmod(number, asked.n) for number in numbers]
+        limits = [self.model.context_length, self.settings.max_new_tokens, asked.cap]
+        limit = min(limit for limit in limits if limit is not None)
+        if asked.prompt_logprobs is not None:  # they come with the first token
+            limit = max(1, limit)
         return self.engine.submit_all(
             [asked.prompts[prompt] for prompt, _ in of],
             asked.output_type,
             sampler=asked.sampler,
             seed=[sample_seed(seeds[prompt], sample) for prompt, sample in of],
-            max_new_tokens=[self._limit(asked, asked.prompts[prompt]) for prompt, _ in of],
+            max_new_tokens=limit,
             prompt_logprobs=asked.prompt_logprobs,
             shorten=True,
             local_files=False,
@@ -116,22 +152,18 @@ class Served:
         most = int(self.settings.max_image_mpx * 1e6)
         return [with_pictures(messages_of(one), most) or one for one in prompts]
 
-    def _limit(self, asked: Asked, prompt: Prompt) -> int:
-        """How many new tokens the client, the server and the engine allow a text; the context may end it earlier."""
-        limits = [self.model.context_length, self.settings.max_new_tokens, asked.cap]
-        if (most := self.engine.max_batch_tokens) is not None:
-            limits.append(max(1, most - len(self._prompt_ids(asked, prompt))))
-        limit = min(limit for limit in limits if limit is not None)
-        return limit if asked.prompt_logprobs is None else max(1, limit)  # prompt_logprobs come with the first token
+    def prompt_ids(self, prompt: Prompt, template_kwargs: Mapping[str, object] | None = None) -> list[int]:
+        """The token ids of a prompt, its images' included.
 
-    def prompt_ids(self, asked: Asked) -> list[int]:
-        """The token ids of a request's only prompt."""
-        [prompt] = asked.prompts
-        return self._prompt_ids(asked, prompt)
-
-    def _prompt_ids(self, asked: Asked, prompt: Prompt) -> list[int]:
-        template_kwargs = asked.arguments.get("chat_template_kwargs")
-        return read_prompt(self.model, prompt, chat=False, template_kwargs=template_kwargs)
+        Raises:
+            ArgumentError: it cannot be a prompt.
+        """
+        if isinstance(self.model, ImageReader):
+            [prompt] = self._with_pictures([prompt])
+        token_ids, _ = read_one_prompt(
+            self.model, 0, prompt, [], chat=False, template_kwargs=template_kwargs, local_files=False
+        )
+        return token_ids
 
 
 def no_model(name: object, names: Sequence[str]) -> ApiError:

@@ -1,20 +1,14 @@
 """The texts of one request, which grow in the engine while its client waits; when the client leaves, they end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from gen.completions import Completion, StreamEvent
 from gen.errors import EngineFull, IncompleteError, ValueRefusedError
-from gen.server.errors import ClientGone
 from gen.streaming import EngineStream
 
-if TYPE_CHECKING:
-    from starlette.types import Receive  # jobs have texts without starlette
-
-T = TypeVar("T")
 _WITHOUT_VALUE = (IncompleteError, ValueRefusedError)  # errors of texts that clients get nevertheless
 _PAUSE = 0.02  # seconds until a text asks again for room in the engine, after other texts of its request got room
 _TOGETHER = 0.01  # seconds: what grows within this time after an event is part of the next event
@@ -57,18 +51,22 @@ class Texts:
         self.streams: list[EngineStream | None] = [None] * count
         self._slots = asyncio.Semaphore(rows)
         self._joining = asyncio.Lock()  # held by the text that asks for room next
+        self._cancelled = False
 
-    async def begin(self) -> None:
+    async def begin(self, in_thread: Callable[[Callable[[], object]], Awaitable[object]] = asyncio.to_thread) -> None:
         """Let texts join the engine: as many as it has rows if there is room for all of these, else the first one.
 
+        Args:
+            in_thread: calls a function in a thread.
         Raises:
             EngineFull: there is no room for even one text.
             ArgumentError, EngineClosed: as for `Engine.submit`.
         """
-        await asyncio.to_thread(self._begin)
+        await in_thread(self._begin)
 
     def cancel(self) -> None:
-        """End all texts: the client wants no more."""
+        """End all texts, also those that a thread lets join meanwhile: the client wants no more."""
+        self._cancelled = True
         for stream in self.streams:
             if stream is not None:
                 stream.cancel()
@@ -126,6 +124,8 @@ class Texts:
     def _join(self, numbers: Sequence[int]) -> None:
         for number, stream in zip(numbers, self._submit(numbers), strict=True):
             self.streams[number] = stream
+        if self._cancelled:
+            self.cancel()
 
     async def _stream(self, number: int) -> EngineStream:
         if self.streams[number] is None:
@@ -183,29 +183,3 @@ def as_event(made: Completion) -> StreamEvent:
         top_logprobs=made.top_logprobs,
         prompt_logprobs=made.prompt_logprobs,
     )
-
-
-async def while_wanted(work: Coroutine[Any, Any, T], receive: "Receive", timeout: float | None = None) -> T:
-    """The result of `work`, which is cancelled if the client leaves or the time is over.
-
-    Raises:
-        ClientGone: the client has left.
-        TimeoutError: the work took longer than `timeout`, in seconds.
-        Exception: what the work raises.
-    """
-    task = asyncio.create_task(work)
-    leaving = asyncio.create_task(_left(receive))
-    try:
-        await asyncio.wait([task, leaving], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGone if leaving.done() else TimeoutError
-    finally:
-        for one in (task, leaving):
-            one.cancel()
-        await asyncio.gather(task, leaving, return_exceptions=True)
-
-
-async def _left(receive: "Receive") -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -2,18 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from gen.completions import Completion, StreamEvent
-from gen.server.errors import ClientGone
+from gen.server.errors import ApiError, ClientGone, told
 from gen.server.metrics import Clock
-from gen.server.texts import Ended, Texts, while_wanted
+from gen.server.served import Asked
+from gen.server.texts import Ended, Texts
+from gen.server.waiting import Wanted
 
+_LAST = 5  # seconds that a stream's last event may take
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -35,98 +39,113 @@ class Writer(Protocol):
     def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
         """The events after the last text."""
 
-    def fail(self, error: Exception) -> Iterable[str]:
+    def fail(self, error: ApiError) -> Iterable[str]:
         """The events after an error, instead of all others that were to come."""
 
 
+@dataclass(frozen=True)
+class Asking:
+    """A request that was read.
+
+    Attributes:
+        asked: what it asks of the engine.
+        writer: makes the writer of the answer, once the texts have joined the engine.
+        stream: whether the answer is a stream.
+    """
+
+    asked: Asked
+    writer: Callable[[Texts], Writer]
+    stream: bool
+
+
 class Answer:
-    """The answer to a client; its texts are cancelled as soon as nobody reads it.
+    """The answer to a client.
 
     Args:
         n: how many texts each prompt has; they have consecutive numbers.
-        timeout: how many seconds the answer may take.
     """
 
-    def __init__(self, texts: Texts, writer: Writer, *, n: int, stream: bool, timeout: float) -> None:
-        self._texts, self._writer, self._n, self._timeout = texts, writer, n, timeout
-        self.stream = stream
+    def __init__(self, texts: Texts, writer: Writer, n: int) -> None:
+        self._texts, self._writer, self._n = texts, writer, n
 
-    async def whole(self, receive: Receive) -> Response:
+    async def whole(self) -> Response:
         """The answer as one JSON object.
 
         Raises:
-            ClientGone, TimeoutError: as for `while_wanted`.
             GenError: a text has failed.
         """
-        try:
-            ended = await while_wanted(self._texts.all(), receive, self._timeout)
-            return as_json(self._writer.whole(ended, self._prompt_tokens()))
-        finally:
-            self._texts.cancel()
+        ended = await self._texts.all()
+        return JSONResponse(self._writer.whole(ended, self._prompt_tokens()))
 
-    def events(self, clock: Clock) -> Response:
-        """The answer as a stream of server-sent events.
+    async def events(self, clock: Clock) -> AsyncGenerator[str]:
+        """The answer as server-sent events.
 
         Args:
             clock: times the texts.
+        Raises:
+            GenError: a text has failed.
         """
-        return EventStream(partial(self._events, clock), self._texts.cancel)
+        writer, made = self._writer, dict[int, Completion]()
+        yield "".join(writer.begin(self._prompt_tokens()))
+        async for number, found in self._texts.events():
+            if isinstance(found, StreamEvent):
+                clock.grown(number)
+                yield "".join(writer.grow(number, found))
+            else:
+                made[number] = found
+                clock.ended(number, len(found.token_ids))
+                yield "".join(writer.end(number, found))
+        yield "".join(writer.close([made[number] for number in sorted(made)], self._prompt_tokens()))
+
+    def failed(self, error: ApiError) -> str:
+        """The events after an error, instead of all others that were to come."""
+        return "".join(self._writer.fail(error))
+
+    def cancel(self) -> None:
+        """End its texts."""
+        self._texts.cancel()
 
     def _prompt_tokens(self) -> int:
         return sum(stream.prompt_tokens for stream in self._texts.streams[:: self._n] if stream is not None)
 
-    async def _events(self, clock: Clock) -> AsyncIterator[str]:
-        writer, made = self._writer, dict[int, Completion]()
-        try:
-            async with asyncio.timeout(self._timeout):
-                yield "".join(writer.begin(self._prompt_tokens()))
-                async for number, found in self._texts.events():
-                    if isinstance(found, StreamEvent):
-                        clock.grown(number)
-                        yield "".join(writer.grow(number, found))
-                    else:
-                        made[number] = found
-                        clock.ended(number, len(found.token_ids))
-                        yield "".join(writer.end(number, found))
-                yield "".join(writer.close([made[number] for number in sorted(made)], self._prompt_tokens()))
-        except Exception as error:
-            yield "".join(writer.fail(error))
-
 
 class EventStream(Response):
-    """A response that goes on until its client leaves.
+    """An answer as a stream, which goes on while its client wants it; an error is its last event.
 
     Args:
-        events: makes the events.
-        done: called at the end, however it comes.
+        ended: is told the status with which it ends: 200, or that of an error.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: Callable[[], AsyncIterator[str]], done: Callable[[], object]) -> None:
-        self._events, self._done = events, done
+    def __init__(self, answer: Answer, clock: Clock, wanted: Wanted, ended: Callable[[int], object]) -> None:
+        self._answer, self._clock, self._wanted, self._ended = answer, clock, wanted, ended
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status, last = self.status_code, b""
         try:
-            await while_wanted(self._send_all(send), receive)
+            await send({"type": "http.response.start", "status": status, "headers": self.raw_headers})
+            await self._wanted.result(self._send_events(send), receive)
         except ClientGone:
-            pass
+            status = 499
+        except Exception as error:
+            told_error = told(error)
+            status, last = told_error.status, self._answer.failed(told_error).encode()
         finally:
-            self._done()
+            self._answer.cancel()
+            self._ended(status)
+        if status != 499:
+            with suppress(TimeoutError):  # a client that reads nothing does not read this either
+                async with asyncio.timeout(_LAST):
+                    await send({"type": "http.response.body", "body": last})
 
-    async def _send_all(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for events in self._events():
-            if events:
-                await send({"type": "http.response.body", "body": events.encode(), "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-
-
-def as_json(value: object, status: int = 200) -> Response:
-    """A JSON response."""
-    return Response(dumps(value).encode(), status, media_type="application/json")
+    async def _send_events(self, send: Send) -> None:
+        async with aclosing(self._answer.events(self._clock)) as written:
+            async for events in written:
+                if events:
+                    await send({"type": "http.response.body", "body": events.encode(), "more_body": True})
 
 
 def dumps(value: object) -> str:

@@ -21,7 +21,7 @@ import gen
 import gen.integrations.outlines
 import gen.integrations.transformers
 from gen.cli.commands import app
-from gen.server.routes import POSTS
+from gen.server.routes import OTHERS, TEXTS
 from gen.testing import virtual_gpus
 from tests.docs import pages
 from tests.helpers.tiny_encoders import encoder_tokenizer, tiny_encoder
@@ -145,7 +145,7 @@ def test_commands_that_are_only_shown_exist(page: str) -> None:
         elif program == "pip":
             assert {*re.findall(r"\[(\w+)\]", line)} <= {*EXTRAS}, line
         elif program == "curl":
-            assert words[0].removeprefix("http://127.0.0.1:8000") in {post[0] for post in POSTS}, line
+            assert words[0].removeprefix("http://127.0.0.1:8000") in {post[0] for post in [*TEXTS, *OTHERS]}, line
         elif program == "serve":  # Ray's; tests/ray gives it the page's file
             assert words[1] in {block.title for block in pages.blocks(page)}, line
         else:

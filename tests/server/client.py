@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,12 @@ class Reply:
         """The data of server-sent events; the mark of the end stays a text."""
         found = [line for line in self.body.decode().split("\n") if line.startswith("data: ")]
         return [line[6:] if line == "data: [DONE]" else json.loads(line[6:]) for line in found]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Let other tasks and threads run until the condition is true."""
+    while not true():
+        await asyncio.sleep(0.001)
 
 
 class Client:
@@ -61,10 +67,14 @@ class Client:
         headers: Mapping[str, str] | None = None,
         leave_after: int | None = None,
         leave: asyncio.Event | None = None,
+        half: bool = False,
+        reply: Reply | None = None,
     ) -> Reply:
         """Send one request.
 
         Args:
+            half: more of the body is to come, and never does.
+            reply: receives the reply as it comes.
             leave_after: the client leaves after so many parts of the body.
             leave: the client leaves once this is set.
         """
@@ -84,8 +94,8 @@ class Client:
             "client": ("test", 1),
             "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in given.items()],
         }
-        left, reply, parts = leave or asyncio.Event(), Reply(), 0
-        messages = [{"type": "http.request", "body": body, "more_body": False}]
+        left, reply, parts = leave or asyncio.Event(), reply or Reply(), 0
+        messages = [{"type": "http.request", "body": body, "more_body": half}]
 
         async def receive() -> dict[str, Any]:
             if messages:

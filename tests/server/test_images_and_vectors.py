@@ -11,6 +11,7 @@ import pytest
 import gen
 from gen.models.encoders.encoder import Encoder
 from gen.models.encoders.sentence_folders import Recipe
+from gen.tokenizers import Tokenizer
 from tests.helpers.tiny_encoders import encoder_tokenizer, tiny_encoder
 from tests.models.transformers.vision_helpers import picture, tiny_processor, tiny_vision_model
 from tests.server.client import Client
@@ -45,6 +46,59 @@ def test_an_image_in_a_data_url_is_read_and_nothing_else_is() -> None:
             assert ask(other).status == 400
         client = Client(gen.server.app(engine, max_image_mpx=0.0001))
         assert b"and a data: URL may have 100" in ask(url).body
+
+
+def test_the_tokens_of_a_conversation_with_images_are_counted_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = gen.from_transformers(tiny_vision_model("llava"), tiny_processor("llava"))
+    file = io.BytesIO()
+    picture(1).save(file, format="PNG")
+    data = base64.b64encode(file.getvalue()).decode()
+    blocks = [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}},
+        {"type": "text", "text": "What is this?"},
+    ]
+    parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}, blocks[1]]
+    messages, others = ([{"role": "user", "content": content}] for content in (blocks, parts))
+    with gen.Engine(model, rows=2) as engine:
+        client = Client(gen.server.app(engine))
+        usage = client.post("/v1/messages", {"messages": messages, "max_tokens": 3}).json["usage"]
+        tokens = usage["input_tokens"] + usage["cache_read_input_tokens"]
+        assert client.post("/v1/messages/count_tokens", {"messages": messages}).json == {"input_tokens": tokens}
+        assert client.post("/tokenize", {"messages": others}).json["count"] == tokens
+        small = Client(gen.server.app(engine, max_image_mpx=0.0001))
+        for path, asked in (("/v1/messages/count_tokens", messages), ("/tokenize", others)):
+            assert b"and a data: URL may have 100" in small.post(path, {"messages": asked}).body
+    read, encode = list[str](), type(model).encode
+
+    def noted(self: Any, text: str, *rest: Any, **options: Any) -> Any:
+        read.append(text)
+        return encode(self, text, *rest, **options)
+
+    monkeypatch.setattr(type(model), "encode", noted)
+    with gen.Engine(model, rows=2, max_batch_tokens=tokens + 5) as engine:
+        client = Client(gen.server.app(engine))
+        fields: dict[str, Any] = {"messages": others, "max_tokens": 1000, "ignore_eos": True, "n": 2}
+        cut = client.post("/v1/chat/completions", fields).json
+        assert [choice["finish_reason"] for choice in cut["choices"]] == ["length"] * 2
+        assert cut["usage"]["prompt_tokens"] == tokens
+    assert len(read) == 1
+
+
+def test_a_prompt_is_encoded_once_for_all_of_its_texts(engine: gen.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded, encode = list[str](), Tokenizer._encode
+
+    def noted(self: Tokenizer, text: str, **options: Any) -> list[int]:
+        encoded.append(text)
+        return encode(self, text, **options)
+
+    monkeypatch.setattr(Tokenizer, "_encode", noted)
+    with gen.Engine(engine.model, rows=8, max_batch_tokens=200) as small:
+        client = Client(gen.server.app(small))
+        fields = {"prompt": ["One", "Two"], "n": 3, "max_tokens": 500, "ignore_eos": True}
+        made = client.post("/v1/completions", fields).json
+    assert sorted(encoded) == ["One", "Two"]
+    prompt_tokens = made["usage"]["prompt_tokens"] // 2
+    assert made["usage"]["completion_tokens"] == 6 * (200 - prompt_tokens)
 
 
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")

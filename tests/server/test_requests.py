@@ -1,7 +1,6 @@
 """Requests that a server refuses, and its messages; keys, sizes, and clients that leave."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,11 +11,10 @@ from gen.server.errors import told
 from gen.server.protocols.chat import ServedChatBody
 from gen.server.protocols.completions import CompletionBody
 from tests.helpers.engines import GatedModel
-from tests.server.client import Client, Reply
+from tests.server.client import Client, Reply, until
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hi"}]
-LONG = {"prompt": "One", "max_tokens": 900, "ignore_eos": True}
 
 
 def error_of(reply: Reply) -> Any:
@@ -140,19 +138,10 @@ def test_texts_and_tokens(demo: Any, client: Client) -> None:
     assert client.post("/detokenize", {"tokens": [99999]}).status == 400
 
 
-def test_errors_of_the_engine_and_of_the_program(engine: gen.Engine) -> None:
+def test_errors_of_the_engine_and_of_the_program() -> None:
     closed = told(EngineClosed("closed"))
     assert (closed.status, closed.headers["Retry-After"]) == (503, "5")
     assert told(KeyError("secret path")).message == "an internal error; the server's log has it."
-    late = Client(gen.server.app(engine, request_timeout=0.001))
-    assert late.post(TEXT, LONG).status == 504
-    assert "error" in late.post(TEXT, {**LONG, "stream": True}).events[-1]
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Let other tasks and threads run until the condition is true."""
-    while not true():
-        await asyncio.sleep(0.001)
 
 
 def test_a_full_server_says_so_and_clients_that_leave_free_their_rows() -> None:

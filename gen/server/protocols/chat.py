@@ -3,20 +3,21 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 import gen
 from gen.completions import Completion, StreamEvent, ToolCallDelta
-from gen.server.errors import in_openai_form, refused, told
+from gen.server.errors import ApiError, in_openai_form, refused
 from gen.server.likelihoods import in_prompt_form, likely_prompt
 from gen.server.protocols.chat_bodies import ChatBody, finished, logprobs_of, read_chat, thought, whole_chat
 from gen.server.served import Served
 from gen.server.texts import Ended, Texts
 from gen.server.tools import new_id
 from gen.server.usage import usage_of
-from gen.server.writing import Answer, event
+from gen.server.writing import Asking, event
 
 
 class ServedChatBody(ChatBody):
@@ -29,8 +30,8 @@ class ServedChatBody(ChatBody):
     prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
 
-async def chat(served: Served, body: ServedChatBody) -> Answer:
-    """Answer a conversation.
+def chat(served: Served, body: ServedChatBody) -> Asking:
+    """What a conversation asks for.
 
     Raises:
         ApiError, GenError: it cannot be answered.
@@ -39,9 +40,8 @@ async def chat(served: Served, body: ServedChatBody) -> Answer:
     asked, called = read_chat(served.model, body, served.settings.max_schema_kb)
     if body.prompt_logprobs is not None and body.stream:
         raise refused("prompt_logprobs come with whole answers only; leave stream out.", "prompt_logprobs")
-    texts = await served.begin(replace(asked, prompt_logprobs=body.prompt_logprobs))
-    writer = ChatWriter(served, body, name, texts, called=called)
-    return Answer(texts, writer, n=body.n, stream=body.stream, timeout=served.settings.request_timeout)
+    asked = replace(asked, prompt_logprobs=body.prompt_logprobs)
+    return Asking(asked, partial(ChatWriter, served, body, name, called=called), body.stream)
 
 
 class ChatWriter:
@@ -51,7 +51,7 @@ class ChatWriter:
         called: the finish_reason of texts that end with calls of tools.
     """
 
-    def __init__(self, served: Served, body: ServedChatBody, name: str, texts: Texts, *, called: str) -> None:
+    def __init__(self, served: Served, body: ServedChatBody, name: str, texts: Texts, called: str) -> None:
         self._tokenizer, self._body, self._texts, self._called = served.model.tokenizer, body, texts, called
         self._calls: set[int] = set()  # the numbers of texts that call tools
         self._with_usage = body.stream_options is not None and body.stream_options.include_usage
@@ -96,9 +96,9 @@ class ChatWriter:
             yield self._event([], usage_of(made, prompt_tokens, self._tokenizer))
         yield "data: [DONE]\n\n"
 
-    def fail(self, error: Exception) -> Iterable[str]:
+    def fail(self, error: ApiError) -> Iterable[str]:
         """See `Writer`."""
-        yield event(in_openai_form(told(error)))
+        yield event(in_openai_form(error))
 
     def _chunk(self, number: int, delta: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> str:
         return self._event([{"index": number, "delta": delta, "logprobs": None, "finish_reason": None, **(more or {})}])

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from gen.completions import Completion, StreamEvent
 from gen.errors import show
-from gen.server.errors import in_openai_form, refused, told
+from gen.server.errors import ApiError, in_openai_form, refused
 from gen.server.filling_in import fill_in
 from gen.server.likelihoods import Likely, in_prompt_form, in_text_form, likely_prompt, likely_tokens, text_of
 from gen.server.output_types import type_of_format, type_of_structure
@@ -18,7 +19,7 @@ from gen.server.served import Asked, Served
 from gen.server.texts import Ended, Texts, as_event
 from gen.server.tools import new_id
 from gen.server.usage import usage_of
-from gen.server.writing import Answer, event
+from gen.server.writing import Asking, event
 
 
 class CompletionBody(SamplingFields):
@@ -42,8 +43,8 @@ class CompletionBody(SamplingFields):
     user: Any = None
 
 
-async def complete(served: Served, body: CompletionBody) -> Answer:
-    """Continue one prompt or several.
+def complete(served: Served, body: CompletionBody) -> Asking:
+    """What a request to continue one prompt or several asks for.
 
     Raises:
         ApiError, GenError: they cannot be continued.
@@ -70,9 +71,7 @@ async def complete(served: Served, body: CompletionBody) -> Answer:
         prompt_logprobs=max((one for one in of_prompt if one is not None), default=None),
         arguments={**body.arguments(served.model), "top_logprobs": body.logprobs},
     )
-    texts = await served.begin(asked)
-    writer = CompletionWriter(served, body, name, prompts, texts)
-    return Answer(texts, writer, n=body.n, stream=body.stream, timeout=served.settings.request_timeout)
+    return Asking(asked, partial(CompletionWriter, served, body, name, prompts), body.stream)
 
 
 def read_prompts(given: str | list[Any], field: str = "prompt") -> list[Any]:
@@ -144,9 +143,9 @@ class CompletionWriter:
             yield self._event([], usage_of(made, prompt_tokens, self._tokenizer))
         yield "data: [DONE]\n\n"
 
-    def fail(self, error: Exception) -> Iterable[str]:
+    def fail(self, error: ApiError) -> Iterable[str]:
         """See `Writer`."""
-        yield event(in_openai_form(told(error)))
+        yield event(in_openai_form(error))
 
     def _choice(self, number: int, text: str, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
         return {"index": number, "text": text, "logprobs": logprobs, "finish_reason": None}

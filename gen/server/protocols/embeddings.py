@@ -1,12 +1,10 @@
 """`/v1/embeddings`, OpenAI's."""
 
-import asyncio
 import base64
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from starlette.responses import Response
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -16,7 +14,6 @@ from gen.server.bodies import Body
 from gen.server.errors import ApiError, refused
 from gen.server.protocols.completions import read_prompts
 from gen.server.served import Served, no_model
-from gen.server.writing import as_json
 
 
 class EmbeddingsBody(Body):
@@ -29,7 +26,7 @@ class EmbeddingsBody(Body):
     user: Any = None
 
 
-async def embeddings(served: Served, body: EmbeddingsBody) -> Response:
+def embeddings(served: Served, body: EmbeddingsBody) -> dict[str, Any]:
     """The vector of each text.
 
     Raises:
@@ -44,8 +41,7 @@ async def embeddings(served: Served, body: EmbeddingsBody) -> Response:
     texts = read_prompts(body.input, "input")
     if len(texts) > served.settings.max_prompts:
         raise refused(f"input may have {served.settings.max_prompts} texts, and has {len(texts)}.", "input")
-    async with served.embedding:
-        vectors, tokens = await asyncio.to_thread(_embed, embedder, texts)
+    vectors, tokens = _embed(embedder, texts)
     if (wanted := body.dimensions) is not None:
         if wanted > vectors.shape[1]:
             raise refused(f"dimensions: the vectors of this model have {vectors.shape[1]}.", "dimensions")
@@ -61,7 +57,7 @@ async def embeddings(served: Served, body: EmbeddingsBody) -> Response:
         for number, vector in enumerate(vectors)
     ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return as_json({"object": "list", "data": data, "model": name, "usage": usage})
+    return {"object": "list", "data": data, "model": name, "usage": usage}
 
 
 def _embed(embedder: Encoder, texts: Sequence[Any]) -> tuple[Tensor, int]:

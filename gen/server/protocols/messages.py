@@ -1,24 +1,22 @@
 """`/v1/messages` and `/v1/messages/count_tokens`, Anthropic's."""
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
-from starlette.responses import Response
 
 from gen.completions import Completion, StreamEvent
 from gen.errors import show
 from gen.server.chats import asked_of_chat, thinking
 from gen.server.conversations import read_messages
-from gen.server.errors import in_anthropic_form, refused, told
+from gen.server.errors import ApiError, in_anthropic_form, refused
 from gen.server.output_types import type_of_format
 from gen.server.sampling import NOT_SUPPORTED, Number, SamplingFields
 from gen.server.served import Asked, Served
 from gen.server.texts import Ended
 from gen.server.tools import calls_of, new_id, read_tools
 from gen.server.usage import cached_tokens
-from gen.server.writing import Answer, as_json, event
+from gen.server.writing import Asking, event
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -53,24 +51,21 @@ class MessagesBody(SamplingFields):
     service_tier: Any = None
 
 
-async def send_message(served: Served, body: MessagesBody) -> Answer:
-    """Answer a conversation.
+def send_message(served: Served, body: MessagesBody) -> Asking:
+    """What a conversation asks for.
 
     Raises:
         ApiError, GenError: it cannot be answered.
     """
     name = served.name_of(body.model)
-    asked = _read(served, body)
-    writer = MessageWriter(name)
-    texts = await served.begin(asked)
-    return Answer(texts, writer, n=1, stream=body.stream, timeout=served.settings.request_timeout)
+    return Asking(_read(served, body), lambda _: MessageWriter(name), body.stream)
 
 
-async def count_tokens(served: Served, body: MessagesBody) -> Response:
+def count_tokens(served: Served, body: MessagesBody) -> dict[str, Any]:
     """How many tokens the prompt of a conversation has."""
     served.name_of(body.model)
-    token_ids = await asyncio.to_thread(served.prompt_ids, _read(served, body))
-    return as_json({"input_tokens": len(token_ids)})
+    asked = _read(served, body)
+    return {"input_tokens": len(served.prompt_ids(asked.prompts[0], asked.arguments["chat_template_kwargs"]))}
 
 
 def _read(served: Served, body: MessagesBody) -> Asked:
@@ -254,9 +249,9 @@ class MessageWriter:
         yield _event("message_delta", delta=self._ending(one), usage=self._usage(one, prompt_tokens))
         yield _event("message_stop")
 
-    def fail(self, error: Exception) -> Iterable[str]:
+    def fail(self, error: ApiError) -> Iterable[str]:
         """See `Writer`."""
-        yield event(in_anthropic_form(told(error)), "error")
+        yield event(in_anthropic_form(error), "error")
 
     def _ending(self, made: Completion) -> dict[str, Any]:
         by_text = made.finish_reason == "stop" and isinstance(made.stop_reason, str)

@@ -2,24 +2,20 @@
 
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from gen.server.served import Served, no_model
-from gen.server.writing import as_json
 
 
-async def list_models(served: Served, request: Request) -> Response:
+def list_models(served: Served) -> dict[str, Any]:
     """All models of the server."""
-    return as_json({"object": "list", "data": [*_models(served).values()]})
+    return {"object": "list", "data": [*_models(served).values()]}
 
 
-async def one_model(served: Served, request: Request) -> Response:
+def one_model(served: Served, name: str) -> dict[str, Any]:
     """One model of the server."""
-    name, known = request.path_params["name"], _models(served)
+    known = _models(served)
     if name not in known:
         raise no_model(name, [*known])
-    return as_json(known[name])
+    return known[name]
 
 
 def _models(served: Served) -> dict[str, dict[str, Any]]:

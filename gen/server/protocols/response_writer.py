@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gen.completions import Completion, StreamEvent
-from gen.server.errors import told
+from gen.server.errors import ApiError
 from gen.server.likelihoods import in_chat_form, likely_tokens
 from gen.server.texts import Ended
 from gen.server.tools import new_id
@@ -75,10 +75,9 @@ class ResponseWriter:
         response = self._response(made[0], prompt_tokens)
         yield self._event(f"response.{response['status']}", response=response)
 
-    def fail(self, error: Exception) -> Iterable[str]:
+    def fail(self, error: ApiError) -> Iterable[str]:
         """See `Writer`."""
-        known = told(error)
-        yield self._event("error", code=known.code, message=known.message, param=known.param)
+        yield self._event("error", code=error.code, message=error.message, param=error.param)
 
     def _response(self, made: Completion, prompt_tokens: int) -> dict[str, Any]:
         cut, new = made.finish_reason == "length", len(made.token_ids)

@@ -16,7 +16,7 @@ from gen.server.protocols.response_writer import ResponseWriter
 from gen.server.sampling import NOT_SUPPORTED, SamplingFields
 from gen.server.served import Served
 from gen.server.tools import new_id, read_tools
-from gen.server.writing import Answer
+from gen.server.writing import Asking
 
 _NO_STORE = "this server stores nothing; give the whole conversation as input."
 _STORED = {"previous_response_id": _NO_STORE, "conversation": _NO_STORE, "prompt": "this server stores no prompts."}
@@ -73,8 +73,8 @@ class ResponsesBody(SamplingFields):
     user: Any = None
 
 
-async def respond(served: Served, body: ResponsesBody) -> Answer:
-    """Answer a conversation.
+def respond(served: Served, body: ResponsesBody) -> Asking:
+    """What a conversation asks for.
 
     Raises:
         ApiError, GenError: it cannot be answered.
@@ -83,7 +83,7 @@ async def respond(served: Served, body: ResponsesBody) -> Answer:
     for field, why in _STORED.items():
         if getattr(body, field) is not None:
             raise refused(f"{field}: {why}", field)
-    most_kb, settings = served.settings.max_schema_kb, served.settings
+    most_kb = served.settings.max_schema_kb
     template = clients_template(body.chat_template_kwargs)
     effort = None if body.reasoning is None else body.reasoning.effort
     with_logprobs = body.top_logprobs is not None or "message.output_text.logprobs" in (body.include or ())
@@ -101,8 +101,7 @@ async def respond(served: Served, body: ResponsesBody) -> Answer:
         top_logprobs=(body.top_logprobs or 0) if with_logprobs else None,
     )
     writer = ResponseWriter(served.model.tokenizer, _head(body, name), with_logprobs=with_logprobs)
-    texts = await served.begin(asked)
-    return Answer(texts, writer, n=1, stream=body.stream, timeout=settings.request_timeout)
+    return Asking(asked, lambda _: writer, body.stream)
 
 
 def _head(body: ResponsesBody, name: str) -> dict[str, Any]:

@@ -1,16 +1,11 @@
 """`/tokenize` and `/detokenize`, as in vLLM."""
 
-import asyncio
 from typing import Any
 
-from starlette.responses import Response
-
-from gen.requests.prompts import read_prompt
 from gen.server.bodies import Body
 from gen.server.conversations import read_messages
 from gen.server.errors import refused
 from gen.server.served import Served
-from gen.server.writing import as_json
 
 
 class TokenizeBody(Body):
@@ -29,24 +24,23 @@ class DetokenizeBody(Body):
     tokens: list[int]
 
 
-async def tokenize(served: Served, body: TokenizeBody) -> Response:
+def tokenize(served: Served, body: TokenizeBody) -> dict[str, Any]:
     """The token ids that a text or a conversation would have as a prompt."""
     served.name_of(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise refused("give a prompt, or messages.", "prompt")
     tokenizer = served.model.tokenizer
     if body.messages is not None:
-        token_ids = await asyncio.to_thread(read_prompt, served.model, read_messages(body.messages), chat=True)
+        token_ids = served.prompt_ids(read_messages(body.messages))
     else:
-        encode = tokenizer.encode if body.add_special_tokens else tokenizer.encode_plain
-        token_ids = await asyncio.to_thread(encode, body.prompt or "")
-    return as_json({"tokens": token_ids, "count": len(token_ids), "max_model_len": served.model.context_length})
+        token_ids = (tokenizer.encode if body.add_special_tokens else tokenizer.encode_plain)(body.prompt or "")
+    return {"tokens": token_ids, "count": len(token_ids), "max_model_len": served.model.context_length}
 
 
-async def detokenize(served: Served, body: DetokenizeBody) -> Response:
+def detokenize(served: Served, body: DetokenizeBody) -> dict[str, Any]:
     """The text of token ids."""
     served.name_of(body.model)
     known = served.model.tokenizer.vocab_size
     if any(not 0 <= token_id < known for token_id in body.tokens):
         raise refused(f"tokens: the vocabulary is 0 to {known - 1}.", "tokens")
-    return as_json({"prompt": await asyncio.to_thread(served.model.tokenizer.decode, body.tokens)})
+    return {"prompt": served.model.tokenizer.decode(body.tokens)}
