@@ -56,8 +56,8 @@ class Context:
         """Log which factors a model of this name has, if there are two sets."""
         if self.two_sets:
             logger.info(
-                "%s rotates positions with its %s factors in all texts of up to %d tokens; a context of more than %d, and "
-                "at most %d, takes the long factors",
+                "%s rotates positions with its %s factors in all texts of up to %d tokens; a context of more than %d, "
+                "and at most %d, takes the long factors",
                 name,
                 "long" if self.stretched else "short",
                 self.length,
@@ -129,8 +129,9 @@ class Rotary:
             )
         if self.context.stretched and not self._parts and any(_kind(rope) in _CHOSEN for rope in _ropes(config)):
             raise ArgumentError(
-                f"context_length must be at most {self.context.usual}, got {self.context.length}: {type(model).__name__} "
-                "chooses frequencies for longer texts in code of its own, by the longest text of a batch."
+                f"context_length must be at most {self.context.usual}, got {self.context.length}: "
+                f"{type(model).__name__} chooses frequencies for longer texts in code of its own, by the longest text "
+                "of a batch."
             )
         if (own or self.context.stretched) and found is None:
             self._fix_()

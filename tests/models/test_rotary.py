@@ -227,7 +227,7 @@ def test_what_a_config_allows(rope: Any, positions: int | None, usual: int, most
 def test_a_model_whose_own_code_chooses_has_no_longer_context(kind: str) -> None:
     hf_model, tokenizer = model_of(kind), byte_tokenizer()
     del hf_model.model.rotary_emb.rope_type  # as in code that comes with a checkpoint
-    with pytest.raises(ArgumentError, match="at most 48, got 49: LlamaForCausalLM chooses .* in code of its own"):
+    with pytest.raises(ArgumentError, match=r"at most 48, got 49: LlamaForCausalLM chooses .* in code of its own"):
         gen.from_transformers(hf_model, tokenizer, context_length=TRAINED + 1, probe=False)
     assert gen.from_transformers(hf_model, tokenizer, probe=False).context_length == TRAINED
 

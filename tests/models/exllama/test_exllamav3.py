@@ -113,7 +113,7 @@ def test_short_factors_or_long_ones_are_chosen_once_by_the_context(tmp_path: Pat
         found = logits_of(long, [whole[:start], whole[:1]], [whole[start : start + 3], whole[1:4]])
         assert (found[0] - expected[start - 1 : start + 3]).abs().max() < NEAR
         assert (found[1] - expected[:4]).abs().max() < NEAR
-    with pytest.raises(gen.ArgumentError, match="context_length must be .*at most 256"):
+    with pytest.raises(gen.ArgumentError, match=r"context_length must be .*at most 256"):
         load(tmp_path, context_length=257)
 
 
