@@ -53,6 +53,15 @@ def run_command(
     ] = None,
     retry_failed: Annotated[bool, _job("Make parts with failed rows again.", None, "--retry-failed")] = False,
     dry_run: Annotated[bool, _job("Check everything, and run nothing.", None, "--dry-run")] = False,
+    type_: Annotated[
+        str | None,
+        typer.Option(
+            "--type",
+            metavar="MODULE:CLASS",
+            help="Write JSON that a pydantic class reads, such as people:Person.",
+            rich_help_panel="Output type",
+        ),
+    ] = None,
     asked: TextsOptions,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the report as a JSON object.", rich_help_panel="Output")
@@ -81,7 +90,7 @@ def run_command(
             places[:-1],
             places[-1],
             model=asked.model,
-            output_type=choose_output_type(asked.schema, asked.regex, asked.choice),
+            output_type=choose_output_type(asked.schema, asked.regex, asked.choice, type_),
             devices=devices,
             dtype=asked.dtype,
             context_length=asked.context_length,

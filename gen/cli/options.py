@@ -1,6 +1,7 @@
 """The command line's options: what they are called, how they are grouped in the help, and what they stand for."""
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,7 +10,7 @@ from typer.core import TyperCommand
 
 from gen import cpu_threads
 from gen.errors import ArgumentError, ConstraintError, show, show_path
-from gen.offline.described import made_type
+from gen.offline.described import describe_type, imported, made_type
 
 if TYPE_CHECKING:
     from PIL import Image as Pictures
@@ -219,13 +220,15 @@ def read_output_type(schema: Path | None, regex: str | None, choice: list[str] |
         raise error if schema is None else ArgumentError(f"--schema {show_path(schema)}: {error}") from error
 
 
-def choose_output_type(schema: Path | None, regex: str | None, choice: list[str] | None) -> dict[str, Any] | None:
+def choose_output_type(
+    schema: Path | None, regex: str | None, choice: list[str] | None, type_: str | None = None
+) -> dict[str, Any] | None:
     """The output type that the options ask for, in the form of `gen.offline.described`; it is not checked.
 
     Raises:
-        ArgumentError: more than one is asked for, or a file cannot be read.
+        ArgumentError: more than one is asked for, or a file or a class cannot be read.
     """
-    given = {"--schema": schema, "--regex": regex, "--choice": choice or None}
+    given = {"--schema": schema, "--regex": regex, "--choice": choice or None, "--type": type_}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
         raise ArgumentError(f"a text has one output type; give {' or '.join(names)}.")
@@ -237,6 +240,9 @@ def choose_output_type(schema: Path | None, regex: str | None, choice: list[str]
         return {"json_schema": text}
     if regex is not None:
         return {"regex": regex}
+    if type_ is not None:
+        sys.path.insert(0, "")  # the folder in which the command runs
+        return describe_type(imported(type_))
     return {"choice": choice} if choice else None
 
 

@@ -94,7 +94,7 @@ def write_rows(names: Sequence[str], template: str | None, folder: Path) -> Scan
                     if not row.error and (length := row.length) > size:
                         longest, size = row, length
                 if len(places) == firsts[-1]:
-                    raise ArgumentError(f"the input {show_path(name)} has no rows.")
+                    raise ArgumentError(f"the input {name} has no rows.")
                 firsts.append(len(places))
         _check_ids(hashes, aside, names, firsts)
     return Scan(places=places, longest=longest)

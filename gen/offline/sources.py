@@ -12,7 +12,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from gen.offline.described import Described, imported
 
@@ -41,8 +41,9 @@ def sources_of(described: Described | None) -> dict[str, str]:
 def _classes(described: Any) -> Iterator[type]:
     """The classes that a description names."""
     if isinstance(described, dict):
-        if _is_foreign(described.get("class")):
-            yield imported(described["class"])
+        for path in (described.get("class"), described.get("of")):
+            if _is_foreign(path):
+                yield imported(path)
         for value in described.values():
             yield from _classes(value)
     elif isinstance(described, list):
@@ -50,7 +51,7 @@ def _classes(described: Any) -> Iterator[type]:
             yield from _classes(value)
 
 
-def _is_foreign(name: Any) -> bool:
+def _is_foreign(name: Any) -> TypeGuard[str]:
     """Whether what has this name, with its module before it, is of none of the known packages."""
     return isinstance(name, str) and re.split("[.:]", name)[0] not in _KNOWN
 

@@ -4,6 +4,7 @@ import errno
 import inspect
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,26 @@ def test_every_sampler_and_type_of_the_options_reaches_the_worker(capsys: Captur
                 assert "--schema" not in options or all(isinstance(value, int) for value in result["values"])
             else:
                 assert len(result["text"]) == 3 if "--regex" in options else result["value"] in ("yes", "no")
+
+
+PEOPLE = "from pydantic import BaseModel, Field\n\nclass Person(BaseModel):\n    name: str = Field(max_length=5)\n"
+
+
+def test_a_class_of_a_module_beside_the_command_is_an_output_type(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("people_of_a_command.py").write_text(f"{PEOPLE}\nPeople = list[Person]\n")
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "people_of_a_command", raising=False)
+    for name, schema in (("Person", {"name": str}), ("People", list)):
+        options = ["--type", f"people_of_a_command:{name}", "--max-new-tokens", 200]
+        assert run("run", "rows.jsonl", name, *options) == 0
+        for result in read_parts(sorted(Path(name).glob("part-*.jsonl"))):
+            assert isinstance(result["value"], list) if schema is list else [*result["value"]] == ["name"]
+    assert run("run", "rows.jsonl", "out", "--type", "people_of_a_command:Nobody") == 2
+    assert "the output type people_of_a_command:Nobody cannot be imported here" in capsys.readouterr().err
+    assert run("run", "rows.jsonl", "out", "--type", "x:Y", "--regex", "a") == 2
+    assert "a text has one output type; give --regex or --type." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

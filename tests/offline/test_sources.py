@@ -17,9 +17,11 @@ from tests.offline.helpers import write_rows
 BASE = """
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Generic, Literal, NamedTuple, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, create_model, field_validator
 from typing_extensions import TypedDict
+
+T = TypeVar("T")
 
 def lower(text):
     return text.lower()
@@ -44,6 +46,10 @@ class Person(Base):
 @dataclass
 class Data:
     age: int = 3
+
+@dataclass
+class Box(Generic[T]):
+    left: T
 
 class Typed(TypedDict):
     pet: Pet
@@ -129,6 +135,12 @@ def test_sources_are_the_same_in_every_process(shapes: Any, tmp_path: Path) -> N
             check=True,
         )
         assert again.stdout == f"{json.dumps(found)} False\n"
+
+
+def test_the_source_of_a_generic_class_is_its_own_and_that_of_its_arguments(shapes: Any) -> None:
+    box = shapes(BASE).Box[import_module("shapes_of_a_job").Pet]
+    names = {name.rpartition(".")[2] for name in sources_of(describe_type(box))}
+    assert names == {"Box", "Pet"}
 
 
 def test_types_of_python_and_of_gen_have_none() -> None:

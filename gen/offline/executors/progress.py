@@ -9,7 +9,7 @@ from typing import Self
 
 from tqdm import tqdm
 
-_LINES = 30.0  # seconds between two lines if stderr is a file
+_LINES = 10.0  # seconds between two lines if stderr is a file
 _MOST = 8  # devices; more are not shown one by one
 
 

@@ -9,7 +9,6 @@ die three times without having run a row gets no more of them.
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from threading import Condition
 from typing import Any
 
@@ -17,7 +16,6 @@ from gen.errors import GenError
 
 Result = dict[str, Any]
 
-_LOOK = 64  # how many tasks are searched for one that did not kill the worker before
 _KILLS = 2  # deaths until a part runs row by row, and until a row gets an error
 _DEATHS = 3  # of workers of a device, one after the other, until it is left out
 
@@ -69,14 +67,12 @@ class Slot:
         name: of the device.
         proven: whether the worker has run a row to its end.
         deaths: how many workers have died here since one has run a row to its end.
-        last: the task of the last one that died.
         out: whether the device gets no more workers.
     """
 
     name: str
     proven: bool = False
     deaths: int = 0
-    last: Task | None = None
     out: bool = False
 
 
@@ -155,7 +151,7 @@ class Schedule:
         with self._changed:
             if good is not None:
                 self._good = Step(task=step.task, row=good, probe=True)
-                slot.proven, slot.deaths, slot.last = True, 0, None
+                slot.proven, slot.deaths = True, 0
         if step.row is not None and result is not None and not step.probe:
             self._note(step.task, step.row, result)
         self._end_step()
@@ -164,7 +160,7 @@ class Schedule:
         """A slot's worker has died in a step; the next one is not proven."""
         task, row = step.task, step.row
         with self._changed:
-            proven, slot.proven, slot.last = slot.proven, False, task
+            proven, slot.proven = slot.proven, False
             over = self.error is not None
         if over:
             return
@@ -198,11 +194,9 @@ class Schedule:
         if slot.deaths == _DEATHS - 1:  # before the device is left out
             last = self._todo[-1]
             return self._good or Step(task=last, row=last.count - 1, probe=True)
-        tasks = islice(self._todo, _LOOK)
-        task = min(tasks, key=lambda one: (one.todo is not None and not slot.proven, one is slot.last))
-        if task.todo is not None and not slot.proven and self._good is not None:
+        if self._todo[0].todo is not None and not slot.proven and self._good is not None:
             return self._good
-        self._todo.remove(task)
+        task = self._todo.popleft()
         return Step(task=task, row=None if task.todo is None else task.todo[0])
 
     def _note(self, task: Task, row: int, result: Result) -> None:

@@ -1,22 +1,22 @@
-"""Reads rows as calls of `gen.generate`: each has the job's settings, overridden by its own."""
+"""Reads rows as calls of `gen.generate`, each with the job's settings, overridden by its own; and their results."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import gen
 from gen.calls import Call, find_step_rows, read_call
+from gen.completions import Completion
 from gen.constraints.constraint import Constraint
 from gen.errors import ArgumentError, IncompleteError, ValueRefusedError, show
 from gen.loop.jobs import Job
 from gen.models.base import Model
 from gen.offline.described import made_sampler, made_type
 from gen.offline.manifest import Manifest
-from gen.offline.parts import Result, error_result
+from gen.offline.parts import Result, carried, error_result
 from gen.offline.rows import Row, row_seed
-from gen.offline.worker.results import result_of
 from gen.requests.settings import Settings
 from gen.samplers import Sampler
 
@@ -96,6 +96,36 @@ class Reader:
         """The constraint of all rows whose bodies have no output type."""
         output_type = made_type(self._settings["output_type"])
         return None if output_type is None else gen.compile(self._model, output_type)
+
+
+def result_of(row: Row, completions: Sequence[Completion], *, several: bool, typed: bool) -> Result:
+    """A row's result.
+
+    Args:
+        several: whether the job asks for a list of texts.
+        typed: whether it has an output type.
+    """
+    result: Result = {"id": row.id}
+    told = [_told(completion, typed) for completion in completions]
+    if several:
+        names = {"text": "texts", "value": "values", "finish_reason": "finish_reasons", "top_logprobs": "top_logprobs"}
+        result |= {plural: [one[name] for one in told] for name, plural in names.items() if name in told[0]}
+    else:
+        result |= told[0]
+    result |= {"tokens": sum(len(one.token_ids) for one in completions), "seed": completions[0].seed}
+    return result | carried(row)
+
+
+def _told(completion: Completion, typed: bool) -> Result:
+    told: Result = {"text": completion.text}
+    if typed:
+        from pydantic_core import to_jsonable_python
+
+        told["value"] = to_jsonable_python(completion.value, inf_nan_mode="null")
+    told["finish_reason"] = completion.finish_reason
+    if completion.top_logprobs is not None:
+        told["top_logprobs"] = [asdict(one) for one in completion.top_logprobs]
+    return told
 
 
 def failure_of(row: Row, error: Exception) -> Result:
