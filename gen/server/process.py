@@ -3,25 +3,29 @@
 Nothing here waits for torch. While the model loads, clients are told to ask again.
 """
 
+import asyncio
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import ceil
 from threading import Thread
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from gen.errors import GenError
+from gen.server.connections import MOST_HEAD, bounded
 
 if TYPE_CHECKING:
     from gen.engine import Engine
 
 _BACKLOG = 2048
+_TICK = 0.1  # seconds
+_LAST = 2  # seconds to write the last answers
 _LOADING = (
     b'{"error":{"message":"the model is loading; ask again.","type":"server_error","param":null,"code":"loading"}}'
 )
@@ -69,9 +73,11 @@ class Process:
             server_header=False,
             log_level="error",
             access_log=False,
-            timeout_graceful_shutdown=ceil(shutdown_timeout),
+            http=bounded(AutoHTTPProtocol),
+            h11_max_incomplete_event_size=2 * MOST_HEAD,  # `bounded` refuses less
+            ws="none",
         )
-        self._server = _Server(config, self._look)
+        self._server = _Server(config, self._look, self._cut, shutdown_timeout)
 
     def run(self, listening: socket.socket) -> int:
         """Serve until a signal, or a failure of the engine, ends it.
@@ -115,6 +121,11 @@ class Process:
             print(f"gen: the engine has failed: {failure}", file=sys.stderr, flush=True)
             self._code, self._server.should_exit = 1, True
 
+    def _cut(self) -> None:
+        """End what has outlasted the time for it."""
+        if self._app is not None and (count := self._app.state.served.end()):
+            print(f"gen: cut {count} requests, which had not ended in time.", file=sys.stderr, flush=True)
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._app is None and self._error is None:  # nothing needs an end, and libraries may be half imported
             os._exit(130 if number == signal.SIGINT else 0)
@@ -125,15 +136,36 @@ class Process:
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to `Process`, and calls `look` at each tick."""
+    """A server that leaves signals to `Process`, calls `look` at each tick, and has time to tell clients what is cut.
 
-    def __init__(self, config: uvicorn.Config, look: Callable[[], object]) -> None:
+    Args:
+        cut: ends all requests, so that they are answered at once.
+        patience: how many seconds requests may take to end by themselves.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, look: Callable[[], object], cut: Callable[[], object], patience: float
+    ) -> None:
         super().__init__(config)
-        self._look = look
+        self._look, self._cut, self._patience = look, cut, patience
 
     async def on_tick(self, counter: int) -> bool:
         self._look()
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending, now = asyncio.create_task(super().shutdown(sockets)), asyncio.get_running_loop().time
+        end = now() + self._patience
+        while not (ending.done() or self.force_exit or now() >= end):
+            await asyncio.wait([ending], timeout=min(_TICK, max(0, end - now())))
+        if tasks := [*self.server_state.tasks]:
+            self._cut()
+            await asyncio.wait(tasks, timeout=_LAST)
+        await asyncio.wait([ending], timeout=_LAST)
+        for connection in [*self.server_state.connections]:  # of clients that read nothing
+            if connection.transport is not None:
+                connection.transport.abort()
+        await ending
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,13 +1,16 @@
 """The process of `gen serve`: it answers before the model is loaded, and ends in the way that a signal asks for."""
 
+import asyncio
 import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -16,11 +19,13 @@ from typer.testing import CliRunner
 
 import gen
 from gen.cli.commands import app
+from gen.server.connections import MOST_HEAD
 from gen.server.process import Process, listen
 from tests.helpers.engines import GatedModel
 
 LOADING = """
 import signal, sys, threading
+from gen.server.connections import MOST_HEAD
 from gen.server.process import Process, listen
 listening = listen("127.0.0.1", 0)
 def load():
@@ -88,37 +93,84 @@ def test_it_answers_503_while_it_loads_and_what_runs_at_a_signal_ends(number: si
     [([signal.SIGINT, signal.SIGINT], 60, 130), ([signal.SIGTERM], 0, 0), ([signal.SIGINT], 0, 130)],
 )
 @pytest.mark.usefixtures("signals")
-def test_a_second_ctrl_c_or_the_limit_cuts_what_runs(
-    numbers: list[signal.Signals], seconds: float, code: int, monkeypatch: pytest.MonkeyPatch
+def test_a_second_ctrl_c_or_the_limit_cuts_what_runs_and_clients_are_told(
+    numbers: list[signal.Signals],
+    seconds: float,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    """A stream runs, another request waits for it, and another one for a schema that takes for ever to compile."""
     model, listening, engines = GatedModel("hello there"), listen("127.0.0.1", 0), list[gen.Engine]()
-    close = gen.Engine.close
+    close, compiles, port = gen.Engine.close, threading.Event(), listening.getsockname()[1]
 
     def let_go(engine: gen.Engine) -> None:
         model.open()  # closing waits for the step that is under way
         close(engine)
 
+    async def endless(self: object, output_type: object) -> None:
+        if output_type is not None:
+            compiles.set()
+            await asyncio.Event().wait()
+
     monkeypatch.setattr(gen.Engine, "close", let_go)
+    monkeypatch.setattr("gen.server.compiling.Compiling.ready", endless)
 
     def load() -> tuple[Any, gen.Engine]:
-        engines.append(gen.Engine(model, rows=2))
+        engines.append(gen.Engine(model, rows=1))
         return gen.server.app(engines[0]), engines[0]
 
-    def ask() -> None:
-        status = 503
-        while status == 503:
-            with asked(listening.getsockname()[1], {"prompt": "ab", "stream": True, "temperature": 0}) as answer:
-                status = answer.status
-                if status == 200:
-                    assert model.begun.acquire(timeout=60)
-                    for number in numbers:
-                        signal.raise_signal(number)
+    def ask(**fields: Any) -> tuple[int, str | None, str]:
+        with asked(port, {"prompt": "ab", "temperature": 0, **fields}) as answer:
+            return answer.status, answer.headers["retry-after"], answer.read().decode()
 
-    asking = threading.Thread(target=ask)
-    asking.start()
-    assert Process(load, shutdown_timeout=seconds).run(listening) == code
-    asking.join()
+    def talk() -> None:
+        while ask(model="no such model")[0] == 503:
+            pass
+        with ThreadPoolExecutor(3) as pool:
+            found.append(pool.submit(ask, stream=True))
+            assert model.begun.acquire(timeout=60)
+            found.append(pool.submit(ask))
+            found.append(pool.submit(ask, structured_outputs={"regex": "a+"}))
+            assert compiles.wait(60)
+            while not engines[0].stats().waiting:
+                pass
+            for number in numbers:
+                signal.raise_signal(number)
+                while not process._server.should_exit:  # Python may handle two signals at once as one
+                    pass
+
+    found: list[Any] = []
+    process, talking = Process(load, shutdown_timeout=seconds), threading.Thread(target=talk)
+    talking.start()
+    assert process.run(listening) == code
+    talking.join()
     assert engines[0].stats().tokens < len("hello there")
+    stream, *whole = (one.result() for one in found)
+    assert stream[0] == 200 and '"code":"closed"' in stream[2].splitlines()[-2]
+    for status, after, body in whole:
+        assert (status, after, json.loads(body)["error"]["code"]) == (503, "5", "closed")
+    assert capfd.readouterr().err == "gen: cut 3 requests, which had not ended in time.\n"
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_head_without_end_is_refused() -> None:
+    listening = listen("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    engine = gen.Engine(GatedModel())
+    found: list[bytes] = []
+
+    def talk() -> None:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+            client.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\na: " + b"x" * 2 * MOST_HEAD)
+            found.append(client.recv(1000))
+        signal.raise_signal(signal.SIGTERM)
+
+    talking = threading.Thread(target=talk)
+    talking.start()
+    assert Process(lambda: (gen.server.app(engine), engine), shutdown_timeout=1).run(listening) == 0
+    talking.join()
+    assert found[0].startswith(b"HTTP/1.1 431 ")
 
 
 @pytest.mark.usefixtures("signals")
