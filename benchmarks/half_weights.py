@@ -1,32 +1,33 @@
-"""What it costs and gains to pack a float16 checkpoint on a CPU, compared with the same checkpoint in float32: as gen
-runs it, and with linear layers as torch computes them, without copies of weights.
+"""What it costs and gains to pack a float16 checkpoint on a CPU, compared with the same checkpoint in float32: as
+`gen.load` runs it, and with linear layers as torch computes them.
 
     make real
     python -m benchmarks.half_weights --model models/SmolLM2-135M-Instruct
 
 Times are CPU time of one thread, greedy; medians of rounds in which the three take turns, and ratios medians of each
-round's ratio. A step's time is the difference in time of two calls, divided by the difference in tokens. The memory of
-the weights is counted after the rounds, whose prompt has 512 tokens from all over the vocabulary: first the process's
-own memory, then with the mapped parts of an embedding that stays in its file. A fresh process says how much its
-resident set has grown after it has loaded the model, and after it has read that prompt and made eight texts.
+round's ratio. A step's time is the difference in time of two calls, divided by the difference in tokens. A fresh
+process says how much its resident set has grown after it has loaded the model, at most meanwhile, and after it has read
+a prompt and made eight texts.
 """
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from torch import Tensor
 
 import gen
 from benchmarks.measuring import machine, markdown_table, ratio, spread, write_json
 from benchmarks.programs import some_prompts
-from gen.models.transformers.half_weights import PackedLinear
 from gen.models.transformers.model import TransformersModel
+from gen.models.transformers.packed_weight import PackedWeight
 
 GREEDY = gen.samplers.greedy()
 FEW, MANY = 8, 56  # new tokens
@@ -45,9 +46,8 @@ def main() -> None:
         print(json.dumps(_grow(arguments.model, arguments.grow)))
         return
     models = {"packed": gen.load(arguments.model, device="cpu")}
-    models |= {name: gen.load(arguments.model, device="cpu", dtype="float32") for name in ("float32", "torch")}
-    models["torch"].has_products = False
-    models["torch"].release()
+    for name, pack in (("float32", None), ("torch", False)):
+        models[name] = gen.load(arguments.model, device="cpu", dtype="float32", pack=pack)
     report: dict[str, Any] = {"machine": machine(), "rows": []}
     measures: dict[str, Callable[[TransformersModel], float]] = {
         "a step, batch 1": lambda model: _step(model, 1),
@@ -62,13 +62,10 @@ def main() -> None:
         row = _row(what, 1e3 * spread(packed).median, 1e3 * spread(plain).median, ratio(packed, plain))
         row |= {"torch's layers": f"{1e3 * spread(torchs).median:.1f}", "ratio to them": f"{ratio(packed, torchs):.2f}"}
         report["rows"].append(row)
-    folder = str(Path(arguments.model).resolve())
-    own, read = zip(*(_weights(models[name], folder) for name in ("packed", "float32")), strict=True)
-    report["rows"].append(_megabytes("weights in memory of its own, MB", *own))
-    report["rows"].append(_megabytes("with what was read of the file, MB", *map(sum, zip(own, read, strict=True))))
-    grown = [_growth(arguments.model, dtype) for dtype in ("packed", "float32")]
-    for what, sizes in zip(("loaded", "after texts"), zip(*grown, strict=True), strict=True):
-        report["rows"].append(_megabytes(f"a fresh process, {what}, MB", *sizes))
+    report["rows"].append(_megabytes("weights, MB", [_weights(model) for model in models.values()]))
+    grown = [_growth(arguments.model, name) for name in models]
+    for what, sizes in zip(("loaded", "at most", "after texts"), zip(*grown, strict=True), strict=True):
+        report["rows"].append(_megabytes(f"a fresh process, {what}, MB", sizes))
     print(json.dumps(report["machine"]), "\n")
     print(markdown_table(report["rows"]))
     if arguments.json:
@@ -80,8 +77,10 @@ def _row(what: str, packed: float, plain: float, share: float) -> dict[str, obje
     return row | {"ratio": f"{share:.2f}", "torch's layers": "", "ratio to them": ""}
 
 
-def _megabytes(what: str, packed: int, plain: int) -> dict[str, object]:
-    return _row(what, packed / 1e6, plain / 1e6, packed / plain)
+def _megabytes(what: str, sizes: Sequence[int]) -> dict[str, object]:
+    packed, plain, torchs = (size / 1e6 for size in sizes)
+    row = _row(what, packed, plain, packed / plain)
+    return row | {"torch's layers": f"{torchs:.1f}", "ratio to them": f"{packed / torchs:.2f}"}
 
 
 def _step(model: TransformersModel, batch: int) -> float:
@@ -107,53 +106,42 @@ def _timed(call: Callable[[], object]) -> float:
     return time.thread_time() - begun
 
 
-def _weights(model: TransformersModel, folder: str) -> tuple[int, int]:
-    """Bytes of a model's weights in the process's own memory, and the mapped bytes of weights in a file."""
-    files = [region for region in _regions() if region.path.startswith(folder)]
-    size, read = sum(part.nbytes for part in model.hf_model.modules() if isinstance(part, PackedLinear)), 0
-    for weight in model.hf_model.parameters():
-        mapped = [region for region in files if region.begin <= weight.data_ptr() < region.end]
-        read, size = (read + mapped[0].resident, size) if mapped else (read, size + weight.nbytes)
-    return size, read
+def _weights(model: TransformersModel) -> int:
+    """Bytes of a model's weights."""
+    return sum(_size(weight) for weight in model.hf_model.parameters())
 
 
-class _Region(NamedTuple):
-    """A region of /proc/self/smaps: its addresses, its file or "", and how many of its bytes are in memory."""
-
-    begin: int
-    end: int
-    path: str
-    resident: int
+def _size(weight: Tensor) -> int:
+    if not isinstance(weight, PackedWeight):
+        return weight.nbytes
+    return sum(part.nbytes for part in (weight.packed, weight.rows) if part is not None)
 
 
-def _regions() -> Iterator[_Region]:
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        fields = line.split()
-        if "-" in fields[0]:
-            begin, end = (int(limit, 16) for limit in fields[0].split("-"))
-            path = " ".join(fields[5:])
-        elif fields[0] == "Rss:":
-            yield _Region(begin, end, path, 1024 * int(fields[1]))
+def _resident() -> int:
+    """Bytes of this process in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
 
 
-def _growth(model: str, dtype: str) -> tuple[int, int]:
-    """By how many bytes a fresh process has grown after it has loaded a model, and after it has made texts."""
-    command = [sys.executable, "-m", "benchmarks.half_weights", "--model", model, "--grow", dtype]
-    loaded, used = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return loaded, used
+def _growth(model: str, name: str) -> list[int]:
+    """By how many bytes a fresh process has grown after it has loaded a model, at most meanwhile, and after texts."""
+    command = [sys.executable, "-m", "benchmarks.half_weights", "--model", model, "--grow", name]
+    sizes: list[int] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return sizes
 
 
-def _grow(path: str, dtype: str) -> tuple[int, int]:
+def _grow(path: str, name: str) -> list[int]:
     """What the fresh process does. The demo model comes first, so that all libraries are loaded before the
     measurement."""
     gen.generate(gen.load("demo", device="cpu"), some_prompts(8), sampler=GREEDY, max_new_tokens=FEW)
-    before = sum(region.resident for region in _regions())
-    model = gen.load(path, device="cpu", dtype=None if dtype == "packed" else dtype)
-    loaded = sum(region.resident for region in _regions())
+    before = _resident()
+    dtype, pack = None if name == "packed" else "float32", False if name == "torch" else None
+    model = gen.load(path, device="cpu", dtype=dtype, pack=pack)
+    loaded, peak = _resident(), 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     _prompt(model, 512)
     gen.generate(model, some_prompts(8), sampler=GREEDY, max_new_tokens=MANY, eos_token_id=[])
     model.release()
-    return loaded - before, sum(region.resident for region in _regions()) - before
+    return [loaded - before, peak - before, _resident() - before]
 
 
 if __name__ == "__main__":

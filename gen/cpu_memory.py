@@ -1,5 +1,8 @@
-"""How much memory the machine has, and how much of it is free: the system's, or the container's if that is less."""
+"""How much memory the machine has, how much of it is free (the system's, or the container's if that is less), and how
+memory is given back."""
 
+import ctypes
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -8,6 +11,7 @@ _CONTAINERS = (  # limit, use and kinds of the container's memory, as cgroups of
     tuple(Path("/sys/fs/cgroup", f"memory.{name}") for name in ("max", "current", "stat")),
     tuple(Path("/sys/fs/cgroup/memory", f"memory.{name}") for name in ("limit_in_bytes", "usage_in_bytes", "stat")),
 )
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 _CACHED = ("inactive_file", "active_file")  # files that were read: in use, but given up when memory is needed
 
 
@@ -22,6 +26,12 @@ def available_bytes() -> int | None:
     """How many bytes are left for new work without swapping; None if it is not known."""
     available = [bytes_ for bytes_ in (_of_system("MemAvailable"), *_left_in_containers()) if bytes_ is not None]
     return min(available, default=None)
+
+
+def give_back() -> None:
+    """Give freed memory back to the system, which the C library otherwise keeps for this process; glibc alone can."""
+    if _trim is not None:
+        _trim(0)
 
 
 def _of_system(what: str) -> int | None:

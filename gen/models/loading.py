@@ -15,8 +15,8 @@ from gen.models.exllama.importing import import_exllama
 from gen.models.hf_objects import check_model, check_tokenizer
 from gen.models.load_calls import one_at_a_time, read_dtype
 from gen.models.sources import DEMO, find_source, means_file
-from gen.models.transformers.half_weights import suit_cpu_, unpack_
 from gen.models.transformers.model import TransformersModel
+from gen.models.transformers.packed_linear import is_on_cpu, suit_cpu_
 from gen.models.transformers.peft_adapters import find_adapter
 from gen.models.transformers.probing import probe_model
 from gen.models.transformers.vision import VisionModel, reads_images
@@ -25,8 +25,6 @@ from gen.models.unknown_arguments import loading_advice
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
     from transformers.utils.quantization_config import QuantizationConfigMixin
-
-CPU = torch.device("cpu")
 
 
 @with_advice(loading_advice)
@@ -46,6 +44,7 @@ def load(
     context_length: int | None = None,
     replay: bool = False,
     probe: bool = True,
+    pack: bool | None = None,
 ) -> TransformersModel:
     """Load a language model in Hugging Face format, or a GGUF file, onto the device that you ask for.
 
@@ -59,8 +58,8 @@ def load(
             this package.
         device: where the whole model goes; None is the caller's current CUDA device if there is one, else the CPU.
         dtype: of the weights, as "bfloat16" or torch.bfloat16; None is the checkpoint's; float32 for "demo" and
-            for a GGUF file with quantised weights. On a CPU a float16 checkpoint computes in float32, with its weights
-            packed in float16 if torch has FBGEMM; with "float32" or "float16", weights and computation have that type.
+            for a GGUF file with quantised weights. On a CPU a float16 checkpoint computes in float32; with "float32" or
+            "float16", weights and computation have that type.
         device_map: how accelerate spreads the model over several devices, as "auto" or a dict; instead of `device`.
         revision: branch, tag or commit on the Hub.
         trust_remote_code: whether code that comes with the model may run.
@@ -70,6 +69,9 @@ def load(
         context_length: how many tokens a text may have, prompt and new ones, as for `from_transformers`.
         replay: for a model with code of its own, see `from_transformers`.
         probe: see `from_transformers`.
+        pack: whether the linear layers of a model on a CPU are packed: their weights are brought into a layout that it
+            reads faster, and cannot be changed any more. None packs where that is faster on this kind of CPU, but no
+            adapters; see docs/guides/devices.md.
     Raises:
         DeviceError: the device does not exist.
         ModelError: there is no such model, its files are not whole or not in this format, or it cannot be used (see
@@ -82,6 +84,8 @@ def load(
     check_flag("trust_remote_code", trust_remote_code)
     check_flag("replay", replay)
     check_flag("probe", probe)
+    if pack is not None:
+        check_flag("pack", pack)
     if not isinstance(quantization_config, Mapping | None) and not hasattr(quantization_config, "quant_method"):
         raise ArgumentError(
             "quantization_config must be one of transformers', as transformers.BitsAndBytesConfig(load_in_8bit=True) "
@@ -101,7 +105,8 @@ def load(
             path_or_hub_id, device=target, dtype=dtype, device_map=device_map, attn_implementation=attn_implementation
         )
         _keep_logits_(gguf_model)
-        return _taken(gguf_model, gguf_tokenizer, context_length, probe, suited=dtype is None and target == CPU)
+        _suit_(gguf_model, pack, dtype)
+        return _take(gguf_model, gguf_tokenizer, context_length, probe, own=True)
     source = find_source(path_or_hub_id, revision)
     if dtype is None and source.name == str(DEMO):
         weights_dtype = torch.float32
@@ -147,31 +152,21 @@ def load(
     if missing := sorted(report["missing_keys"]):
         names = ", ".join(missing[:3])
         raise ModelError(f"{show_path(base.name)} lacks {len(missing)} weights of a language model, such as {names}.")
-    suited = dtype is None and target == CPU and not adapter and not hasattr(model, "hf_quantizer")
-    taken = _taken(model.eval(), tokenizer, context_length, probe, suited=suited)
+    if pack or not adapter:
+        _suit_(model, pack, dtype)
+    taken = _take(model.eval(), tokenizer, context_length, probe, own=True)
     taken.replay = replay
     return taken
 
 
-def _taken(
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase | ProcessorMixin",
-    context_length: int | None,
-    probe: bool,
-    *,
-    suited: bool,
-) -> TransformersModel:
-    """The adapter for a model that was just loaded.
-
-    Args:
-        suited: whether float16 weights may be packed for a CPU.
-    """
-    if suited and suit_cpu_(model):
-        try:
-            return _take(model, tokenizer, context_length, probe, own=True)
-        except ModelError:  # a layer reads another layer's weights
-            unpack_(model)
-    return _take(model, tokenizer, context_length, probe, own=True)
+def _suit_(model: "PreTrainedModel", pack: bool | None, dtype: object) -> None:
+    """Pack a model on a CPU if that is asked for or faster, and let a float16 model compute in float32."""
+    if is_on_cpu(model):
+        suit_cpu_(model, pack=pack, widen=dtype is None)
+    elif pack:
+        raise ArgumentError(
+            f"pack=True is for models that are on the CPU as a whole, and not quantised; {type(model).__name__} is not"
+        )
 
 
 def _register_exl3(name: str) -> None:
@@ -197,9 +192,10 @@ def from_transformers(
     context_length: int | None = None,
     replay: bool = False,
     probe: bool = True,
+    pack: bool = False,
 ) -> TransformersModel:
-    """Use a model and tokenizer that are loaded already; neither is changed or moved, with one exception: see
-    context_length.
+    """Use a model and tokenizer that are loaded already; neither is changed or moved, with two exceptions: see
+    context_length and pack.
 
     Args:
         model: a decoder language model, or a vision-language model.
@@ -215,8 +211,11 @@ def from_transformers(
             `release()` after it. See docs/inside/recorded_steps.md.
         probe: run two short prompts as a batch and compare with the model's own forward of each alone (see
             `gen.models.transformers.probing`); a model with offloaded weights is not probed, and the log says so.
+        pack: whether to pack the linear layers of your model, which must be on the CPU; see `load`. False runs them as
+            torch does.
     Raises:
-        ArgumentError: something else came as a model or tokenizer, or a context_length that the config does not allow.
+        ArgumentError: something else came as a model or tokenizer, a context_length that the config does not allow, or
+            a model to pack that is not on the CPU.
         ModelError: it is not a decoder language model, is in training mode, cannot use a static cache, fails or
             differs in the probe, or its tokenizer or processor does not fit.
     """
@@ -224,6 +223,9 @@ def from_transformers(
     check_tokenizer("from_transformers", tokenizer, processor=True, model=model)
     check_flag("replay", replay)
     check_flag("probe", probe)
+    check_flag("pack", pack)
+    if pack:
+        _suit_(model, pack, None)
     taken = _take(model, tokenizer, context_length, probe, own=False)
     taken.replay = replay
     return taken

@@ -86,8 +86,7 @@ def _try(model: "TransformersModel") -> tuple[int, str]:
     """How many rows a step needs, and why no number is enough; the reason is "" if one is."""
     least = 1
     for layer in _kinds_of_layers(model):
-        with model.products():
-            found = _least(layer)
+        found = _least(layer)
         if found is None:
             assert isinstance(layer.weight, Tensor)
             counts = ", ".join(map(str, _COUNTS))
@@ -111,12 +110,12 @@ def _reason(model: "TransformersModel") -> str:
         return f"it is wrapped in a {type(model.hf_model).__name__}, whose layers are not known"
     if placement.offloaded or {device.type for device in placement.devices} != {"cpu"}:
         return "it has been shown on a CPU alone"
+    if placement.packed_dtype is not None:
+        return "its float16 weights are packed, for which this has not been shown"
     if any(getattr(model.decoder_config, experts, 0) > 1 for experts in _MIXTURES):
         return "its experts get other numbers of rows in every batch"
     for part in inner.modules():
         kind = type(part).__name__
-        if kind == "PackedLinear":
-            return "its float16 weights are packed, for which this has not been shown"
         large = [one for one in part.parameters(recurse=False) if one.dim() > 1]
         plain = isinstance(part, nn.Linear | nn.Embedding) or kind == "Conv1D"
         if large and not (plain and all(one.dtype in _FLOATS for one in large)):

@@ -20,7 +20,6 @@ from gen.models.generation_config import eos_of_config, read_eos, recommended_sa
 from gen.models.idle_rows import Idle
 from gen.models.rotary import Rotary
 from gen.models.transformers.placement import embedding_rows, read_placement, runs_on, with_dtypes_of
-from gen.models.transformers.products import Products, copies_of, weights_for
 from gen.models.transformers.snapshot import Snapshot
 from gen.models.transformers.wrappers import innermost
 from gen.samplers import Sampler
@@ -49,7 +48,6 @@ class TransformersModel:
         hf_model: the transformers model itself, in its wrapper if it has one (torch.compile, PEFT).
         pads_left: whether prompts read together are padded on the left, so that all rows end in one column.
         attention: how gen's own attention was used; None if the model lets no other function in.
-        has_products: whether `gen.models.transformers.products` computes linear layers.
         replay: whether the user vouches for code of unknown packages; see `gen.from_transformers`.
     """
 
@@ -79,9 +77,6 @@ class TransformersModel:
         # with ALiBi, the model needs a mask of (rows, columns), and takes no other shape
         self.takes_flat_masks = bool(getattr(config, "alibi", not self.takes("position_ids")))
         self.attention = self._own_attention()
-        weights = weights_for(model) if model is self.hf_model else []
-        self.has_products = bool(weights)
-        self._weight_copies = copies_of(weights)
         self.replay = self._told = False
         self.goes_wide = False  # True once a probe has shown that a step may read several tokens of a row
         self.wide_difference = 0.0  # of the logits in that probe, in units of their spread
@@ -171,7 +166,6 @@ class TransformersModel:
     def release(self) -> None:
         """Give back the memory that the model keeps from call to call."""
         self.idle.clear()
-        self._weight_copies.release()
 
     def check_usable(self) -> None:
         """Refuse what a call can find out at once: training mode, and another device; `check` finds all changes.
@@ -190,7 +184,6 @@ class TransformersModel:
         found = Snapshot(self.hf_model, called_by_name(self.decoder_config), vouched=self.replay)
         self._refuse_training(found.modules)
         self._refuse_moved()
-        self._weight_copies.drop_changed()
         if found.unseen and not self._told:
             self._told = True
             logger.info(
@@ -244,7 +237,7 @@ class TransformersModel:
     ) -> Tensor:
         """The logits (rows, places, vocab_size) after the last places of token_ids (rows, n), or after those given."""
         optional = {"position_ids": positions, "logits_to_keep": logits_to_keep, **inputs}
-        with self.turn(), self.products():
+        with self.turn():
             output = self.hf_model(
                 input_ids=token_ids,
                 attention_mask=mask,
@@ -257,10 +250,6 @@ class TransformersModel:
         if self._shares_buffers:
             logits.record_stream(torch.cuda.current_stream(logits.device))  # it was made on another stream
         return logits
-
-    def products(self) -> AbstractContextManager[object]:
-        """A block for the forwards of prompts and steps, with faster linear layers where there are some."""
-        return Products() if self.has_products else nullcontext()
 
     def turn(self) -> AbstractContextManager[None]:
         """A block for the forward; one thread at a time if the model has exllamav3's layers, which share buffers."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gen.devices import Placement, current
 from gen.errors import ModelError
 from gen.models.peer_copies import check_peer_copies
-from gen.models.transformers.half_weights import packed_dtype
+from gen.models.transformers.packed_linear import packed_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

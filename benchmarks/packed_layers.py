@@ -1,11 +1,12 @@
-"""How long a model's linear layers take in torch, and in gen, with copies of the weights and without.
+"""How long a model's linear layers take as torch computes them, and packed, with different numbers of rows.
 
-    python -m benchmarks.products
-    python -m benchmarks.products --dtype bfloat16
+    python -m benchmarks.packed_layers
+    python -m benchmarks.packed_layers --dtype bfloat16
 
 The weights are random and of SmolLM2-135M's shapes, 540 MB in float32, so that they are read from memory. The programs
-take turns in rounds; times are CPU time of one thread, or wall time with more. Run it to see what your CPU would gain;
-`gen` itself computes so only where `gen/models/transformers/products.py` says that it is faster.
+take turns in rounds; times are CPU time of one thread, or wall time with more. float16 weights are compared with
+float32 ones. Run it to see what your CPU would gain from `gen.load(..., pack=True)`; by default `gen` packs only where
+`gen/models/transformers/packed_linear.py` says that it is faster.
 """
 
 import argparse
@@ -19,8 +20,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from benchmarks.measuring import clock_for, interleave, machine, markdown_table, ratio, spread, write_json
-from gen.models.transformers.products import product
-from gen.models.transformers.weight_copies import WeightCopies
+from gen.models.transformers.cpu_layouts import Layout, layout_of, multiply
 
 LAYER = [(576, 576)] * 2 + [(192, 576)] * 2 + [(1536, 576)] * 2 + [(576, 1536)]  # outputs, inputs
 LAYERS, VOCABULARY, HIDDEN = 30, 49152, 576
@@ -38,32 +38,33 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     dtype = getattr(torch, arguments.dtype)
     weights = [torch.randn(shape).to(dtype) for shape in [*LAYER * LAYERS, (VOCABULARY, HIDDEN)]]
-    same = [weight.detach() for weight in weights]  # without copies
-    copies = WeightCopies(weights)
+    packed = [layout_of(weight) for weight in weights]
+    weights = [weight.to(packed[0].dtype) for weight in weights]
     clock, rows = clock_for("cpu", arguments.threads), []
     for count in arguments.batch:
-        given = {width: torch.randn(count, width).to(dtype) for _, width in LAYER}
-
-        def run(
-            multiply: Callable[[Tensor, Tensor], Tensor], weights: list[Tensor], given: dict[int, Tensor] = given
-        ) -> Callable[[], None]:
-            def all_layers() -> None:
-                for weight in weights:
-                    multiply(given[weight.shape[1]], weight)
-
-            return all_layers
-
-        cases = {"gen": run(product, weights), "without copies": run(product, same), "torch": run(linear, same)}
+        given = {width: torch.randn(count, width).to(packed[0].dtype) for _, width in LAYER}
+        cases = {"packed": _run(multiply, packed, given), "torch": _run(linear, weights, given)}
         seconds = interleave(cases, arguments.rounds, clock=clock)
         milliseconds = {name: f"{1e3 * spread(times).median:.1f}" for name, times in seconds.items()}
-        rows.append({"rows": count, **milliseconds, "ratio": f"{ratio(seconds['gen'], seconds['torch']):.2f}"})
+        rows.append({"rows": count, **milliseconds, "ratio": f"{ratio(seconds['packed'], seconds['torch']):.2f}"})
         print(rows[-1], flush=True)
-    del copies
     report: dict[str, Any] = {"machine": machine(), "dtype": arguments.dtype, "rounds": arguments.rounds, "rows": rows}
     print(json.dumps(report["machine"]), "\n")
     print(markdown_table(rows))
     if arguments.json:
         write_json(arguments.json, report)
+
+
+def _run(
+    product: Callable[[Tensor, Any, Tensor | None], Tensor],
+    weights: list[Layout] | list[Tensor],
+    given: dict[int, Tensor],
+) -> Callable[[], None]:
+    def all_layers() -> None:
+        for weight in weights:
+            product(given[weight.shape[1]], weight, None)
+
+    return all_layers
 
 
 if __name__ == "__main__":
