@@ -130,7 +130,7 @@ class _BreaksCaptures(torch.nn.Module):
 
 def recovery(given: Given, new_tokens: int) -> dict[str, object]:
     """After CUDA has refused a capture, torch still draws, pins memory and captures, and texts are the same."""
-    model: Any = gen.load("demo", device=given.device)
+    model: Any = gen.load("demo", device=given.device, replay=True)  # steps with a module of this file are captured too
     eager = made(model, "greedy", new_tokens, cuda_graph=False)
     layer = model.hf_model.model.layers[0].mlp
     own, layer.act_fn = layer.act_fn, _BreaksCaptures()

@@ -185,7 +185,7 @@ def test_a_row_whose_matcher_fails_says_so(model: Any, monkeypatch: pytest.Monke
     with pytest.raises(gen.BatchError) as raised:
         gen.generate(model, ["x", "y"], [kind, gen.grammar('start: "b"')], eos_token_id=[], max_new_tokens=50)
     [error, text] = raised.value.results
-    assert isinstance(error, SamplingError) and "llguidance: " in str(error)
+    assert isinstance(error, gen.ConstraintError) and "llguidance: " in str(error)
     assert text == "b"
 
 
