@@ -150,16 +150,13 @@ class DeviceWalker:
 
     @property
     def complete(self) -> bool:
-        """See `Walker`."""
         return self._automaton.is_complete(self._state)
 
     def push(self, token_id: int) -> bool:
-        """See `Walker`."""
         self._state = self._automaton.next_state(self._state, token_id)
         return self._state != 0
 
     def short(self, left: int, ahead: int) -> bool:
-        """See `Walker`."""
         if left > 1 and left > self._automaton.most_after(self._state):
             return False
         return ahead > 0 or left <= max(1, self._automaton.worst(self._state))
@@ -169,5 +166,4 @@ class DeviceWalker:
         return ""
 
     def copy(self) -> Self:
-        """See `Walker`."""
         return type(self)(self._automaton, self._state)

@@ -96,11 +96,9 @@ class HostWalker:
 
     @property
     def complete(self) -> bool:
-        """See `gen.constraints.constraint.Walker`."""
         return is_complete(self._matcher)
 
     def push(self, token_id: int) -> bool:
-        """See `gen.constraints.constraint.Walker`."""
         # if the matcher itself fails, `problem` says so when nothing can follow
         return self._matcher.try_consume_tokens([token_id]) == 1 or self._matcher.is_error()
 
@@ -109,13 +107,11 @@ class HostWalker:
         return left <= 1
 
     def problem(self) -> str:
-        """See `gen.constraints.constraint.Walker`."""
         if not self._matcher.is_error():
             self._matcher.compute_bitmask()  # fails now if the text has no next token
         return f"llguidance: {_first_line(self._matcher)}" if self._matcher.is_error() else ""
 
     def copy(self) -> Self:
-        """See `gen.constraints.constraint.Walker`."""
         return type(self)(self._matcher.deep_copy())
 
 

@@ -105,7 +105,6 @@ class EngineThread:
         return self._closed
 
     def stats(self) -> EngineStats:
-        """See `gen.Engine.stats`."""
         made, running = self._made
         compiling, waiting = len(self._preparing), len(self._waiting)
         busy, error = bool(running or waiting or compiling), self._error

@@ -87,7 +87,6 @@ class Feed:
                 raise
 
     def so_far(self) -> Completion:
-        """See `gen.streaming.Stream.so_far`."""
         over = self.over  # looked up before the text is read
         self.check()
         with self._reading:

@@ -249,7 +249,6 @@ class RowSet:
         load(self.rows, row, kept, columns)
 
     def save(self, row: int, start: int, end: int) -> Mapping[Hashable, Tensor]:
-        """See `gen.models.base.SavesColumns.save`."""
         assert isinstance(self.rows, SavesColumns)  # as in `load`
         return self.rows.save(row, start, end)
 

@@ -66,7 +66,6 @@ class Runner:
 
     @property
     def idle(self) -> bool:
-        """See `Batch.idle`."""
         return self._batch.idle
 
     def add(self, job: Job) -> None:

@@ -64,7 +64,6 @@ class Manifest:
 
 
 def shards_of(places: Sequence[int], shard_rows: int) -> list[tuple[int, int]]:
-    """See `Manifest.shards`."""
     return [(places[first], min(shard_rows, len(places) - first)) for first in range(0, len(places), shard_rows)]
 
 

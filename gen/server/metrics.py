@@ -86,7 +86,6 @@ class _OfEngine(Collector):
         self._engine = engine
 
     def collect(self) -> Iterable[Metric]:
-        """See `prometheus_client.registry.Collector`."""
         stats = self._engine.stats()
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         yield gauge("gen_running_rows", "Texts that are being generated.", stats.running)

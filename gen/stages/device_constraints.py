@@ -61,12 +61,10 @@ class DeviceConstraints:
         self._may_end, self._goes_on = row(1, torch.bool), row(1, torch.bool)
 
     def begin(self) -> None:
-        """See `gen.stages.stage.Stage.begin`."""
         self._used = False
         self._held = [None] * self._count
 
     def key(self) -> Hashable:
-        """See `gen.stages.stage.Stage.key`."""
         return (self._version, self._arena.version) if self._used and self._arena is not None else None
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
@@ -130,7 +128,6 @@ class DeviceConstraints:
         return states
 
     def prepare_places(self, here: slice, width: int) -> None:
-        """See `gen.stages.stage.Drafter.prepare_places`."""
         if not self._on_cpu or self._arena is None:
             return
         for automaton, states in zip(self._held[here], self._ahead[here, :width].tolist(), strict=True):
@@ -176,7 +173,6 @@ class DeviceConstraints:
         self._state[here] = state.unsqueeze(1) * self._goes_on[here]
 
     def ahead(self, row: int, drafts: int) -> Ahead | None:
-        """See `gen.stages.stage.Drafter.ahead`."""
         assert self._arena is not None  # tells mypy
         self._walk_on(slice(row, row + 1), self._arena)
         automaton, records = self._held[row], self._records_ahead(1 + drafts).numpy()[row]
@@ -230,16 +226,13 @@ class DeviceConstraints:
         self._state[here] = state * goes_on
 
     def move(self, source: int, target: int) -> None:
-        """See `gen.stages.stage.Follower.move`."""
         self._held[target] = self._held[source]
 
     def tensors(self) -> Iterable[Tensor]:
-        """See `gen.stages.stage.Stage.tensors`."""
         own = self._state, self._taken, self._columns, self._lasts, self._ends, self._may_end, self._goes_on
         return (*own, self._ahead)
 
     def memory(self) -> int:
-        """See `gen.stages.stage.Follower.memory`."""
         return 0 if self._arena is None else self._arena.memory()
 
     def _states(self, here: Here) -> Tensor:

@@ -69,13 +69,11 @@ class HostConstraints:
         self.begin()
 
     def begin(self) -> None:
-        """See `gen.stages.stage.Stage.begin`."""
         self._used = False
         self._reorders = False
         self._chosen: _Chosen | None = None
 
     def key(self) -> Hashable:
-        """See `gen.stages.stage.Stage.key`."""
         return "host constraints" if self._used else None
 
     @property
@@ -84,7 +82,6 @@ class HostConstraints:
         return not self._on_cuda
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
-        """See `gen.stages.stage.Stage.admit`."""
         each = (rows.stop - rows.start) // len(requests)
         grammars = [None if one.constraint is None else one.constraint.grammar for one in requests]
         if not self._used:
@@ -99,7 +96,6 @@ class HostConstraints:
             self._rows[start : start + each] = [row.copy() for _ in range(each)]
 
     def prepare(self, here: slice) -> None:
-        """See `gen.stages.stage.Follower`."""
         if not self._on_cuda:
             self._follow()
             self._fill(here)
@@ -119,7 +115,6 @@ class HostConstraints:
         return allowed.scatter_(1, at, own)
 
     def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
-        """See `gen.stages.stage.Follower`."""
         self._reorders = ancestors is not None
         self._taken[here].copy_(token_ids.squeeze(1), non_blocking=True)
         if ancestors is not None:
@@ -129,16 +124,13 @@ class HostConstraints:
             self._chosen = _Chosen(here, self._rows[here])
 
     def move(self, source: int, target: int) -> None:
-        """See `gen.stages.stage.Follower`."""
         self._rows[target], self._rows[source] = self._rows[source], _Row()
 
     def tensors(self) -> Iterable[Tensor]:
-        """See `gen.stages.stage.Stage.tensors`."""
         on_host = [] if self._bias is None or self._on_cuda else [self._taken, self._ancestors]
         return on_host if self._bias is None else [*on_host, self._masks, self._certain]
 
     def memory(self) -> int:
-        """See `gen.stages.stage.Follower`."""
         return 0
 
     def _begin_use(self, requests: Sequence[Request]) -> None:

@@ -45,16 +45,13 @@ class PenaltyStage:
         self.begin()
 
     def begin(self) -> None:
-        """See `gen.stages.stage.Stage.begin`."""
         self._used: set[str] = set()
         self._sizes: set[int] = set()
 
     def key(self) -> Hashable:
-        """See `gen.stages.stage.Stage.key`."""
         return (self._version, *sorted(self._used), *sorted(self._sizes)) if self._used else None
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
-        """See `gen.stages.stage.Stage.admit`."""
         asked = [request.sampler.penalties or _NONE for request in requests]
         if not self._used and all(one == _NONE for one in asked):
             return
@@ -110,7 +107,6 @@ class PenaltyStage:
         return logits.scatter_add(1, tokens.clamp(min=0), torch.where(tokens < 0, 0.0, -math.inf).float())
 
     def tensors(self) -> Iterable[Tensor]:
-        """See `gen.stages.stage.Stage.tensors`."""
         yield from (self._bias_ids, self._biases, self._words, self._eos, self._minimum, self._ngram)
         yield from (self._repetition, self._presence, self._frequency)
 

@@ -43,19 +43,16 @@ class UserProcessors:
         self.begin()
 
     def begin(self) -> None:
-        """See `gen.stages.stage.Stage.begin`."""
         self._lists: _Lists = {}
         self._begun = False  # whether rows have been admitted
         self._somewhere = False  # whether a list of functions may be for some of the rows only
 
     def key(self) -> Hashable:
-        """See `gen.stages.stage.Stage.key`."""
         if not self._lists:
             return None
         return "functions" if self.anew else (self._version, self._somewhere, *self._lists)
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
-        """See `gen.stages.stage.Stage.admit`."""
         each = (rows.stop - rows.start) // len(requests)
         asked = [_ids(request) for request in requests]
         self._asked[rows] = [ids for ids in asked for _ in range(each)]
@@ -73,7 +70,6 @@ class UserProcessors:
         self._begun = True
 
     def keep(self, rows: Collection[int], requests: Collection[Request]) -> None:
-        """See `gen.stages.stage.RunsFunctions.keep`."""
         if self._lists:
             self._asked = [ids if row in rows else () for row, ids in enumerate(self._asked)]
             wanted = set(map(_ids, requests))
@@ -138,15 +134,12 @@ class UserProcessors:
         """See `gen.stages.stage.Follower.chosen`."""
 
     def move(self, source: int, target: int) -> None:
-        """See `gen.stages.stage.Follower.move`."""
         self._asked[target], self._lengths[target] = self._asked[source], self._lengths[source]
 
     def memory(self) -> int:
-        """See `gen.stages.stage.Follower.memory`."""
         return 0
 
     def tensors(self) -> Iterable[Tensor]:
-        """See `gen.stages.stage.Stage.tensors`."""
         return [mine for _, mine in self._lists.values()]
 
 

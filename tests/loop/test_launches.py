@@ -64,7 +64,7 @@ class Counter:
         (gen.samplers.beam_search(4), 24, 20),
         (gen.samplers.beam_search(4, early_stopping=True, length_penalty=0.5), 25, 20),
         (gen.samplers.beam_search(2, early_stopping="never", length_penalty=0.5), 25, 20),
-        (gen.samplers.beam_search(4, repetition_penalty=1.2), 40, 10),
+        (gen.samplers.beam_search(4, repetition_penalty=1.2), 41, 10),
     ],
     ids=["greedy", "cuts", "beams", "beams that stop early", "beams to the limit", "beams with a penalty"],
 )

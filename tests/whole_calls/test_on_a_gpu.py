@@ -50,17 +50,24 @@ def stopped(model: Any) -> list[gen.Completion]:
 
 
 def constrained(where: str) -> Callable[[Any], list[gen.Completion]]:
-    def found(model: Any) -> list[gen.Completion]:
+    def both(model: Any) -> list[gen.Completion]:
         made: list[gen.Completion] = []
         for sampler in (multinomial(), beam_search(2)):
-            groups: Any = gen.generate(
-                model, PROMPTS, CONSTRAINTS[where], sampler=sampler, seed=5, max_new_tokens=20, details=True
+            found: Any = gen.generate(
+                model,
+                PROMPTS,
+                CONSTRAINTS[where],
+                sampler=sampler,
+                seed=5,
+                max_new_tokens=20,
+                details=True,
+                errors="return",
             )
-            made += [completion for group in groups for completion in (group if isinstance(group, list) else [group])]
+            made += [one.completion if isinstance(one, gen.IncompleteError) else one for one in found]
         assert {completion.engine for completion in made} == {where.split()[-1]}
         return made
 
-    return found
+    return both
 
 
 def processed(model: Any) -> list[gen.Completion]:

@@ -38,15 +38,12 @@ class TableRecogniser:
         self._classes, self._final = table.classes.tolist(), table.final.tolist()
 
     def start(self, place: int) -> int:
-        """See `Recogniser.start`."""
         return 1
 
     def after(self, state: int, byte: int) -> int | None:
-        """See `Recogniser.after`."""
         return self._next[state * self._width + self._classes[byte]] or None
 
     def whole(self, state: int) -> bool:
-        """See `Recogniser.whole`."""
         return bool(self._final[state])
 
 
@@ -69,15 +66,12 @@ class HostRecogniser:
         self._grammar, self.reason = grammar, reason
 
     def start(self, place: int) -> _Begun:
-        """See `Recogniser.start`."""
         return _Begun(place, self._grammar.matcher())
 
     def after(self, state: _Begun, byte: int) -> _Begun | None:
-        """See `Recogniser.after`."""
         return state if state.matcher.validate_tokens([byte]) and state.matcher.consume_token(byte) else None
 
     def whole(self, state: _Begun) -> bool:
-        """See `Recogniser.whole`."""
         return state.matcher.is_accepting()
 
     def first_bytes(self) -> frozenset[int]:

@@ -61,11 +61,9 @@ class Row:
 
     @property
     def key(self) -> Hashable:
-        """See `Word.key`."""
         return ("sequence", *(part.key for part in self.parts))
 
     def value(self, piece: Any) -> tuple[Any, ...]:
-        """See `Plan.value`."""
         return tuple(part.value(one) for part, one in zip(self.parts, piece, strict=True))
 
 
@@ -77,11 +75,9 @@ class OneOf:
 
     @property
     def key(self) -> Hashable:
-        """See `Word.key`."""
         return ("either", *(branch.key for branch in self.branches))
 
     def value(self, piece: Any) -> Any:
-        """See `Plan.value`."""
         number, one = piece
         return self.branches[number].value(one)
 
@@ -97,11 +93,9 @@ class Again:
 
     @property
     def key(self) -> Hashable:
-        """See `Word.key`."""
         return ("repeat", self.part.key, self.separator.text, self.least, self.most)
 
     def value(self, piece: Any) -> list[Any]:
-        """See `Plan.value`."""
         return [self.part.value(one) for one in piece]
 
 
@@ -114,11 +108,9 @@ class Remade:
 
     @property
     def key(self) -> Hashable:
-        """See `Word.key`."""
         return self.part.key
 
     def value(self, piece: Any) -> Any:
-        """See `Plan.value`."""
         return self.make(self.part.value(piece))
 
 
@@ -140,11 +132,9 @@ class Told:
 
     @property
     def key(self) -> Hashable:
-        """See `Word.key`."""
         return ("told", self.written.key)
 
     def value(self, piece: Any) -> Any:
-        """See `Plan.value`."""
         return self.read.value(piece)
 
 

@@ -34,7 +34,6 @@ class Ticket:
     slot: int
 
     def read(self, rows: int) -> list[list[Any]]:
-        """See `Ring.read`."""
         return self.ring.read(self, rows)
 
 

@@ -44,21 +44,17 @@ class Again:
 
     @property
     def ended(self) -> bool:
-        """See `Taker.ended`."""
         return self.taker.ended
 
     @property
     def texts(self) -> Sequence[Text]:
-        """See `Taker.texts`."""
         return self.taker.texts
 
     def take(self, results: StepResults, row: int) -> None:
-        """See `Taker.take`."""
         if self._known:
             self._known -= 1
         else:
             self.taker.take(results, row)
 
     def completions(self) -> list[Completion]:
-        """See `Taker.completions`."""
         return self.taker.completions()

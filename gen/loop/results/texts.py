@@ -80,7 +80,6 @@ class Text:
 
     @property
     def texts(self) -> "Sequence[Text]":
-        """See `gen.loop.results.taker.Taker`."""
         return (self,)
 
     def short(self, left: int) -> bool:
@@ -90,7 +89,6 @@ class Text:
         return self._walker.short(left, self.request.limit - left - len(self.token_ids))
 
     def take(self, results: StepResults, row: int) -> None:
-        """See `gen.loop.results.taker.Taker`."""
         top, most = None, self.request.top_logprobs
         if most is not None and results.top is not None:
             own, token_ids, logprobs = (result[row] for result in results.top)
@@ -232,7 +230,6 @@ class Text:
         return other
 
     def completions(self) -> list[Completion]:
-        """See `gen.loop.results.taker.Taker`."""
         return [self.completion()]
 
     def completion(self, score: float | None = None) -> Completion:

@@ -44,7 +44,6 @@ class _Tagged:
         self.reasoning = "" if marks.begun else None
 
     def push(self, piece: str) -> str:
-        """See `Thoughts.push`."""
         self._held += piece
         if self._state == "before":
             begun = self._held.lstrip()
@@ -60,7 +59,6 @@ class _Tagged:
         return self._taken() if self._state == "text" else ""
 
     def flush(self) -> str:
-        """See `Thoughts.flush`."""
         rest = self._taken()
         if self._state != "thought":
             return rest
@@ -96,7 +94,6 @@ class _InChannels:
         self.reasoning: str | None = None
 
     def push(self, piece: str) -> str:
-        """See `Thoughts.push`."""
         self._held += piece
         text = ""
         while True:
@@ -120,7 +117,6 @@ class _InChannels:
             self._header, self._held = "", self._held[len(mark) if mark != "<|start|>" else 0 :]
 
     def flush(self) -> str:
-        """See `Thoughts.flush`."""
         if self._header:
             return self._said(len(self._held))
         rest, self._held = self._held, ""

@@ -74,14 +74,12 @@ class Beams:
         """See `gen.loop.searches.search.Search.begin`."""
 
     def key(self) -> Hashable:
-        """See `gen.loop.searches.search.Search.key`."""
         return self._eos.shape[1]
 
     def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
         """See `gen.loop.searches.search.Search.warm_up`: this search has no kernels of its own."""
 
     def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
-        """See `gen.loop.searches.search.Search.admit`."""
         widest = max(len(request.ends) for request in requests)
         if widest > self._eos.shape[1]:
             wider = 1 << (widest - 1).bit_length()
@@ -147,7 +145,6 @@ class Beams:
         return (first + parents).view(-1)
 
     def tensors(self) -> Iterable[Tensor]:
-        """See `gen.loop.searches.search.Search.tensors`."""
         return (*self.results, self._last_steps, self._limit_factors, self._eos, self._typed)
 
     def _candidates(self, logits: Tensor, here: slice, staged: bool) -> _Candidates:
@@ -237,7 +234,6 @@ class BeamTexts:
         return self._hypotheses is not None
 
     def take(self, results: StepResults, row: int) -> None:
-        """See `gen.loop.results.taker.Taker`."""
         if self.ended:
             return
         rows = slice(row, row + self._beams)

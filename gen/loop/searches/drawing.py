@@ -53,11 +53,9 @@ class Drawing:
         return self._seen.keys() != {_GREEDY}
 
     def key(self) -> Hashable:
-        """See `gen.loop.searches.search.Search.key`."""
         return tuple(self._seen) if len(self._seen) == 1 else tuple(self._used)
 
     def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
-        """See `gen.loop.searches.search.Search.warm_up`."""
         if not runs_triton(self._zeros):
             return
         asked = self._seen | {_numbers(request.sampler): request.sampler for request in requests}
@@ -78,7 +76,6 @@ class Drawing:
                 draw(made, keys, Parameters(**tables))
 
     def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
-        """See `gen.loop.searches.search.Search.admit`."""
         columns = [numbers for request in requests for numbers in [_numbers(request.sampler)] * len(request.seeds)]
         for request in requests:
             if len(self._seen) < 2:  # from two on there are tables, for any number of samplers
@@ -103,7 +100,6 @@ class Drawing:
         *,
         staged: bool = False,
     ) -> None:
-        """See `gen.loop.searches.search.Search.choose`."""
         self._token_ids[here], self._logprobs[here] = self.pick(logits, here, keys, room)
 
     def pick(self, logits: Tensor, here: Here, keys: Tensor | None, room: Room | None = None) -> tuple[Tensor, Tensor]:
@@ -119,7 +115,6 @@ class Drawing:
         return token_ids, logprobs
 
     def go_on(self, here: slice, token_ids: Tensor) -> None:
-        """See `gen.loop.searches.search.Picks.go_on`."""
         self._token_ids[here] = token_ids
 
     def _draw(
@@ -146,7 +141,6 @@ class Drawing:
         return self._views[where]
 
     def tensors(self) -> Iterable[Tensor]:
-        """See `gen.loop.searches.search.Search.tensors`."""
         return (self._token_ids, self._logprobs, *self._tables.values())
 
 

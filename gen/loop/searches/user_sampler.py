@@ -40,14 +40,12 @@ class UserSampling:
         """See `gen.loop.searches.search.Search.begin`."""
 
     def key(self) -> Hashable:
-        """See `gen.loop.searches.search.Search.key`."""
         return None
 
     def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
         """See `gen.loop.searches.search.Search.warm_up`: what the sampler needs is not known."""
 
     def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
-        """See `gen.loop.searches.search.Search.admit`."""
         each = (rows.stop - rows.start) // len(requests)
         begun = torch.tensor(weights, dtype=torch.float32, device="cpu").repeat_interleave(each)
         self._weights[rows] = to_device(begun, self._weights.device)
@@ -93,7 +91,6 @@ class UserSampling:
         self._weights[here] = weights
 
     def tensors(self) -> Iterable[Tensor]:
-        """See `gen.loop.searches.search.Search.tensors`."""
         return (*self.results, self._weights)
 
 
@@ -128,5 +125,4 @@ class UserSamplerTexts:
             text.take(results, own)
 
     def completions(self) -> list[Completion]:
-        """See `gen.loop.results.taker.Taker`."""
         return [text.completion() for text in self.texts]

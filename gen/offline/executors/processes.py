@@ -55,11 +55,9 @@ class Processes:
         return int(given) if given.isdecimal() and int(given) else max(1, cpu_threads.usable() // sharing)
 
     def slots(self) -> list[str]:
-        """See `Executor.slots`."""
         return self.devices
 
     def worker(self, slot: str | None) -> tuple[Worker, str | None]:
-        """See `Executor.worker`."""
         return WorkerProcess(), slot
 
     def close(self) -> None:
@@ -81,7 +79,6 @@ class WorkerProcess:
         )
 
     def ask(self, **asked: Any) -> Answer:
-        """See `Worker.ask`."""
         line = ""
         assert self._process.stdin is not None and self._process.stdout is not None  # tells mypy
         with suppress(BrokenPipeError):
@@ -93,7 +90,6 @@ class WorkerProcess:
         return read_answer(json.loads(line))
 
     def end(self) -> None:
-        """See `Worker.end`."""
         self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(OSError):

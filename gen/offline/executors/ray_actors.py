@@ -87,7 +87,6 @@ class RayWorker:
         self._ray, self._actor = ray, actor
 
     def ask(self, **asked: Any) -> Answer:
-        """See `Worker.ask`."""
         try:
             answer = self._ray.get(self._actor.ask.remote(json.dumps(asked)))
         except self._ray.exceptions.RayError as error:
@@ -96,5 +95,4 @@ class RayWorker:
         return read_answer(json.loads(answer))
 
     def end(self) -> None:
-        """See `Worker.end`."""
         self._ray.kill(self._actor)

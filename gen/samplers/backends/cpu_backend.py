@@ -37,7 +37,6 @@ _LONG = 2**14  # rows of at least this length are processed one by one if there 
 
 
 def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """See `torch_backend.most_likely`."""
     logits = native(logits)
     if logits.shape[1] >= _LONG and torch.get_num_threads() == 1:
         return most_likely_by_row(logits)
@@ -54,7 +53,6 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """See `torch_backend.likeliest`."""
     logits, maxima, top, _ = survey(native(logits))
     values, token_ids = largest(logits, maxima, n)
     total = block_masses(logits, top, _LOG2_E).sum(-1, keepdim=True, dtype=torch.float64)
@@ -63,7 +61,6 @@ def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 
 def highest(values: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """See `torch_backend.highest`."""
     values, maxima, _, _ = survey(native(values))
     return largest(values, maxima, n)
 
@@ -71,7 +68,6 @@ def highest(values: Tensor, n: int) -> tuple[Tensor, Tensor]:
 def draw(
     logits: Tensor, keys: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column
 ) -> tuple[Tensor, Tensor]:
-    """See `torch_backend.draw`."""
     logits = native(logits)
     narrow = logits.shape[1] <= _NARROW
     settings = read_settings(logits.shape[1], temperature, top_k, top_p, min_p, few_calls=narrow)

@@ -63,7 +63,6 @@ class ChatWriter:
         }
 
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
-        """See `Writer`."""
         answer = self._head | whole_chat(self._tokenizer, self._body, ended, prompt_tokens, self._called)
         if (top := self._body.prompt_logprobs) is not None:
             before = likely_prompt(self._texts.prompt_ids(0), ended[0].said.prompt_logprobs or [], top)
@@ -71,12 +70,10 @@ class ChatWriter:
         return answer
 
     def begin(self, prompt_tokens: int) -> Iterable[str]:
-        """See `Writer`."""
         for number in range(self._body.n):
             yield self._chunk(number, {"role": "assistant", "content": ""})
 
     def grow(self, number: int, new: StreamEvent) -> Iterable[str]:
-        """See `Writer`."""
         delta: dict[str, Any] = thought(new.reasoning)
         if new.text:
             delta["content"] = new.text
@@ -87,17 +84,14 @@ class ChatWriter:
             yield self._chunk(number, delta, {"logprobs": logprobs_of(self._tokenizer, self._body, new)})
 
     def end(self, number: int, completion: Completion) -> Iterable[str]:
-        """See `Writer`."""
         yield self._chunk(number, {}, finished(completion, self._called if number in self._calls else "stop"))
 
     def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
-        """See `Writer`."""
         if self._with_usage:
             yield self._event([], usage_of(made, prompt_tokens, self._tokenizer))
         yield "data: [DONE]\n\n"
 
     def fail(self, error: ApiError) -> Iterable[str]:
-        """See `Writer`."""
         yield event(in_openai_form(error))
 
     def _chunk(self, number: int, delta: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> str:

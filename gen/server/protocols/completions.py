@@ -110,7 +110,6 @@ class CompletionWriter:
         }
 
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
-        """See `Writer`."""
         choices = [
             self._choice(number, self._echoed[number] + one.said.text, self._logprobs(number, one.said))
             | self._finished(one.completion)
@@ -121,30 +120,25 @@ class CompletionWriter:
         return {**self._head, "choices": choices, "usage": usage}
 
     def begin(self, prompt_tokens: int) -> Iterable[str]:
-        """See `Writer`."""
         for number, text in enumerate(self._echoed):
             if text and number not in self._late:
                 yield self._event([self._choice(number, text)])
 
     def grow(self, number: int, new: StreamEvent) -> Iterable[str]:
-        """See `Writer`."""
         echoed = self._echoed[number] if number in self._late else ""
         yield self._event([self._choice(number, echoed + new.text, self._logprobs(number, new))])
 
     def end(self, number: int, completion: Completion) -> Iterable[str]:
-        """See `Writer`."""
         if number in self._late:  # the text has no tokens
             yield from self.grow(number, as_event(completion))
         yield self._event([self._choice(number, "") | self._finished(completion)])
 
     def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
-        """See `Writer`."""
         if self._with_usage:
             yield self._event([], usage_of(made, prompt_tokens, self._tokenizer))
         yield "data: [DONE]\n\n"
 
     def fail(self, error: ApiError) -> Iterable[str]:
-        """See `Writer`."""
         yield event(in_openai_form(error))
 
     def _choice(self, number: int, text: str, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -192,7 +192,6 @@ class MessageWriter:
         self._called = False
 
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
-        """See `Writer`."""
         [one] = ended
         said, calls = one.said, calls_of(one.said, "toolu_")
         content: list[dict[str, Any]] = []
@@ -210,7 +209,6 @@ class MessageWriter:
         }
 
     def begin(self, prompt_tokens: int) -> Iterable[str]:
-        """See `Writer`."""
         usage = {"input_tokens": prompt_tokens, "output_tokens": 0}
         begun: dict[str, Any] = {
             **self._head,
@@ -222,7 +220,6 @@ class MessageWriter:
         yield _event("message_start", message=begun)
 
     def grow(self, number: int, new: StreamEvent) -> Iterable[str]:
-        """See `Writer`."""
         if new.reasoning:
             yield from self._begin("thinking", {"thinking": "", "signature": ""})
             yield self._delta("thinking_delta", thinking=new.reasoning)
@@ -238,19 +235,16 @@ class MessageWriter:
                 yield self._delta("input_json_delta", partial_json=delta.arguments)
 
     def end(self, number: int, completion: Completion) -> Iterable[str]:
-        """See `Writer`."""
         if not self._blocks:
             yield from self._begin("text", {"text": ""})
         yield from self._end()
 
     def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
-        """See `Writer`."""
         [one] = made
         yield _event("message_delta", delta=self._ending(one), usage=self._usage(one, prompt_tokens))
         yield _event("message_stop")
 
     def fail(self, error: ApiError) -> Iterable[str]:
-        """See `Writer`."""
         yield event(in_anthropic_form(error), "error")
 
     def _ending(self, made: Completion) -> dict[str, Any]:

@@ -31,20 +31,17 @@ class ResponseWriter:
         self._open = False  # whether the last item may still grow
 
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
-        """See `Writer`."""
         [one] = ended
         list(self.grow(0, one.said))
         list(self.end(0, one.completion))
         return self._response(one.completion, prompt_tokens)
 
     def begin(self, prompt_tokens: int) -> Iterable[str]:
-        """See `Writer`."""
         begun = {**self._head, "status": "in_progress", "output": []}
         yield self._event("response.created", response=begun)
         yield self._event("response.in_progress", response=begun)
 
     def grow(self, number: int, new: StreamEvent) -> Iterable[str]:
-        """See `Writer`."""
         if new.reasoning:
             yield from self._say("reasoning", new.reasoning)
         if new.text:
@@ -67,16 +64,13 @@ class ResponseWriter:
                 yield self._of_item("response.function_call_arguments.delta", delta=delta.arguments)
 
     def end(self, number: int, completion: Completion) -> Iterable[str]:
-        """See `Writer`."""
         yield from self._close("incomplete" if completion.finish_reason == "length" else "completed")
 
     def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
-        """See `Writer`."""
         response = self._response(made[0], prompt_tokens)
         yield self._event(f"response.{response['status']}", response=response)
 
     def fail(self, error: ApiError) -> Iterable[str]:
-        """See `Writer`."""
         yield self._event("error", code=error.code, message=error.message, param=error.param)
 
     def _response(self, made: Completion, prompt_tokens: int) -> dict[str, Any]:

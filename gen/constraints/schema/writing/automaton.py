@@ -61,11 +61,9 @@ class AutomatonWriter(Writer):
         return end
 
     def text(self, state: int, text: str) -> int:
-        """See `Writer`."""
         return self.nfa.spell(state, text.encode())
 
     def string(self, part: Part, state: int, path: str) -> int | None:
-        """See `Writer`."""
         texts = self.texts(part, path)
         if texts is None:
             return None
@@ -74,13 +72,11 @@ class AutomatonWriter(Writer):
         return self.text(spell(self.nfa, texts, self.text(state, '"'), json_content), '"')
 
     def listed(self, values: Sequence[Any], state: int, place: Place) -> int:
-        """See `Writer`."""
         texts = listed(self.layout.dumps(value, place.level) for value in values)
         assert texts is not None  # there is a value; tells mypy
         return self.nfa.insert(texts, self.nfa.after(state))
 
     def number(self, part: Part, whole: bool, state: int) -> int | None:
-        """See `Writer`."""
         numbers = part_numbers(part, whole)
         return None if numbers is None else self.nfa.insert(numbers, state)
 

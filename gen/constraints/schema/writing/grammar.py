@@ -81,11 +81,9 @@ class GrammarWriter(Writer):
         return self._rules[key]
 
     def text(self, state: int, text: str) -> int:
-        """See `Writer`."""
         return self.nfa.reads(state, terminal_of(literal(text))) if text else state
 
     def string(self, part: Part, state: int, path: str) -> int | None:
-        """See `Writer`."""
         try:
             if self.texts(part, path) is None:
                 return None
@@ -121,7 +119,6 @@ class GrammarWriter(Writer):
         return self.text(state, closing + brackets[1])
 
     def number(self, part: Part, whole: bool, state: int) -> int | None:
-        """See `Writer`."""
         numbers = part_numbers(part, whole)
         if numbers is None:
             return None
