@@ -17,13 +17,13 @@ GEN = "gen without virtual GPUs"
 PARTS = [GEN, "virtual GPUs", "tests", "benchmarks"]
 # What is counted, of which part: today's limit, and the most that it is to be.
 LIMITS: dict[tuple[str, str], tuple[float, float]] = {
-    (GEN, "lines"): (43_144, 38_000),
-    (GEN, "files"): (340, 255),
-    ("virtual GPUs", "lines"): (6_721, 7_200),
+    (GEN, "lines"): (45_063, 38_000),
+    (GEN, "files"): (344, 255),
+    ("virtual GPUs", "lines"): (6_646, 7_200),
     ("virtual GPUs", "files"): (72, 40),
-    ("tests", "lines"): (41_380, 41_000),
-    ("benchmarks", "lines"): (10_683, 10_000),
-    ("all of gen", "tokens per line of code"): (10.23, 10.2),
+    ("tests", "lines"): (45_537, 41_000),
+    ("benchmarks", "lines"): (10_822, 10_000),
+    ("all of gen", "tokens per line of code"): (10.2, 10.2),
 }
 _COUNTED = {tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING}
 _F_STRING_STARTS = getattr(tokenize, "FSTRING_START", -1)  # from Python 3.12 on an f-string has tokens of its own
