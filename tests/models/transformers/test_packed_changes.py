@@ -41,7 +41,7 @@ def text(model: Any) -> Any:
 
 def by_transformers(model: Any) -> list[int]:
     prompt = model.tokenizer.encode(PROMPT)
-    plain, found = copy.deepcopy(model.hf_model).double(), []
+    plain, found = copy.deepcopy(model.hf_model).double(), list[int]()
     while len(found) < TOKENS and not {*found[-1:]} & {*model.eos_token_ids}:
         with torch.no_grad():
             logits = plain(input_ids=torch.tensor([[*prompt, *found]])).logits[0, -1, : model.tokenizer.vocab_size]

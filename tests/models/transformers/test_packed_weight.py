@@ -41,7 +41,7 @@ WRITES: dict[str, Callable[[Any], object]] = {
     "memory of a view": lambda w: w[3].numpy(),
     "numpy": lambda w: w.numpy(),
     "asarray": lambda w: np.asarray(w),
-    "dlpack": lambda w: torch.from_dlpack(w),
+    "dlpack": lambda w: torch.utils.dlpack.from_dlpack(w),
     "storage": lambda w: w.untyped_storage().fill_(0),
     "typed storage": lambda w: w.storage(),
     "address": lambda w: w.data_ptr(),
@@ -55,7 +55,7 @@ WRITES: dict[str, Callable[[Any], object]] = {
     "apply_": lambda w: w.apply_(lambda one: 0.0),
     "map_": lambda w: w.map_(torch.zeros(70, 300), lambda one, two: two),
 }
-HOLDERS: dict[str, Callable[[nn.Module], Tensor]] = {
+HOLDERS: dict[str, Callable[[Any], Tensor]] = {
     "weight": lambda model: model[0].weight,
     "data": lambda model: model[0].weight.data,
     "detached": lambda model: model[1].weight.detach(),
@@ -83,7 +83,7 @@ def model(request: pytest.FixtureRequest) -> nn.Sequential:
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 @pytest.mark.parametrize("holder", HOLDERS)
-def test_no_write_goes_unnoticed(model: nn.Sequential, holder: str, mode: Callable[[], Any]) -> None:
+def test_no_write_goes_unnoticed(model: Any, holder: str, mode: Callable[[], Any]) -> None:
     before, states = model[0].weight.clone(), torch.randn(3, 300)
     with torch.no_grad():
         expected = model[0](states)
@@ -97,16 +97,21 @@ def test_no_write_goes_unnoticed(model: nn.Sequential, holder: str, mode: Callab
         assert torch.equal(model[0](states), expected)
 
 
-def test_with_gradients_torch_refuses_too(model: nn.Sequential) -> None:
+def test_with_gradients_torch_refuses_too(model: Any) -> None:
     weight = model[0].weight.requires_grad_(True)
     before = weight.detach().clone()
-    for write in (lambda: weight.mul_(2), lambda: weight.__setitem__(3, 0), lambda: weight.t().zero_()):
+    writes: list[Callable[[], Any]] = [
+        lambda: weight.mul_(2),
+        lambda: weight.__setitem__(3, 0),
+        lambda: weight.t().zero_(),
+    ]
+    for write in writes:
         with pytest.raises(RuntimeError, match="leaf Variable"):
             write()
     assert torch.equal(weight, before)
 
 
-def test_numbers_can_be_read(model: nn.Sequential) -> None:
+def test_numbers_can_be_read(model: Any) -> None:
     weight: Any = model[0].weight
     assert isinstance(weight, nn.Parameter) and isinstance(weight, PackedWeight)
     plain = weight.clone()
@@ -122,7 +127,7 @@ def test_numbers_can_be_read(model: nn.Sequential) -> None:
     assert torch.equal(into, weight)
 
 
-def test_products_with_the_weight_itself_are_those_of_the_layer(model: nn.Sequential) -> None:
+def test_products_with_the_weight_itself_are_those_of_the_layer(model: Any) -> None:
     """As modules compute that read the weight of another one."""
     states = torch.randn(3, 300)
     weight = model[0].weight
@@ -131,7 +136,7 @@ def test_products_with_the_weight_itself_are_those_of_the_layer(model: nn.Sequen
         torch.testing.assert_close(found, model[0](states), rtol=1e-4, atol=1e-5)
 
 
-def test_a_saved_state_is_plain(model: nn.Sequential) -> None:
+def test_a_saved_state_is_plain(model: Any) -> None:
     state = model.state_dict()
     assert type(state["0.weight"]) is ReadOnly
     file = io.BytesIO()
@@ -146,7 +151,7 @@ def test_a_saved_state_is_plain(model: nn.Sequential) -> None:
     assert model[0].weight.abs().sum() > 0
 
 
-def test_another_state_is_loaded_into_plain_weights(model: nn.Sequential) -> None:
+def test_another_state_is_loaded_into_plain_weights(model: Any) -> None:
     state = {name: 2 * one for name, one in model.state_dict().items()}
     for assign in (False, True):
         loaded = copy.deepcopy(model)
@@ -157,7 +162,7 @@ def test_another_state_is_loaded_into_plain_weights(model: nn.Sequential) -> Non
 
 
 @pytest.mark.parametrize("how", ["deepcopy", "pickle"])
-def test_a_copy_of_a_model_is_packed_and_goes_its_own_way(how: str, model: nn.Sequential) -> None:
+def test_a_copy_of_a_model_is_packed_and_goes_its_own_way(how: str, model: Any) -> None:
     file, states = io.BytesIO(), torch.randn(3, 300)
     if how == "deepcopy":
         made = copy.deepcopy(model)
@@ -176,17 +181,18 @@ def test_a_copy_of_a_model_is_packed_and_goes_its_own_way(how: str, model: nn.Se
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_another_type_unpacks_weights_which_stay_tied(model: nn.Sequential, dtype: torch.dtype) -> None:
+def test_another_type_unpacks_weights_which_stay_tied(model: Any, dtype: torch.dtype) -> None:
     before, held = model[0].weight.clone(), model[0].weight
     model.to(torch.float32)
     assert isinstance(model[0].weight, PackedWeight)  # it computes in float32 already
     model.to(dtype)
-    assert type(model[0].weight) is nn.Parameter and model[0].weight is model[1].weight and model[0].weight is held
+    kind: type = type(model[0].weight)
+    assert kind is nn.Parameter and model[0].weight is model[1].weight and model[0].weight is held
     assert {one.dtype for one in model.parameters()} == {dtype}
     assert torch.equal(model[0].weight, before.to(dtype))
 
 
-def test_gradients_unpack_weights_for_an_optimiser_made_before(model: nn.Sequential) -> None:
+def test_gradients_unpack_weights_for_an_optimiser_made_before(model: Any) -> None:
     model.requires_grad_(True)
     before, states = model[0].weight.detach().clone(), torch.randn(3, 300)
     optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -196,33 +202,34 @@ def test_gradients_unpack_weights_for_an_optimiser_made_before(model: nn.Sequent
     assert model[1].weight is model[0].weight
 
 
-def test_gradients_of_inputs_are_those_of_the_plain_layer(model: nn.Sequential) -> None:
+def test_gradients_of_inputs_are_those_of_the_plain_layer(model: Any) -> None:
     states = torch.randn(3, 300, requires_grad=True)
     expected = model[0].weight.float().sum(0).expand(3, -1)
     model[0](states).sum().backward()
     torch.testing.assert_close(states.grad, expected)
 
 
-def test_a_weight_that_torch_holds_is_not_unpacked_in_silence(model: nn.Sequential) -> None:
+def test_a_weight_that_torch_holds_is_not_unpacked_in_silence(model: Any) -> None:
     kept = weakref.ref(model[0].weight)
     with pytest.raises(gen.ModelError, match="the weights are in use"):
         model.half()
     assert kept() is model[0].weight
 
 
-def test_a_parameter_put_in_place_of_a_packed_one_is_computed_with(model: nn.Sequential) -> None:
+def test_a_parameter_put_in_place_of_a_packed_one_is_computed_with(model: Any) -> None:
     states, new = torch.randn(3, 300), torch.randn(70, 300)
-    for put in (
+    puts: list[Callable[[], Any]] = [
         lambda: setattr(model[0], "weight", nn.Parameter(new)),
         lambda: model[0]._parameters.update(weight=nn.Parameter(new)),
-    ):
+    ]
+    for put in puts:
         put()
         with torch.no_grad():
             expected = nn.functional.linear(states, new, model[0].bias)
             torch.testing.assert_close(model[0](states), expected)
 
 
-def test_under_autocast_it_computes_as_torch_does(model: nn.Sequential) -> None:
+def test_under_autocast_it_computes_as_torch_does(model: Any) -> None:
     states = torch.randn(3, 300)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         found = model[0](states)
