@@ -109,7 +109,8 @@ def run_batch(
             of a module.
         devices: names, as ["cuda:0", "cuda:1"] or "cuda:0,cuda:1"; name a device twice for two processes. None is
             every CUDA device, or else the CPU.
-        dtype, context_length: as for `gen.load`.
+        dtype: as for `gen.load`.
+        context_length: as for `gen.load`.
         engine: "local" runs processes of this machine, "ray" actors of a Ray cluster, each with a GPU (or a CPU if
             there is none); all must see `out` (`pip install 'gen-torch[ray]'`).
         ray_address: of the cluster; None starts one on this machine.
