@@ -64,6 +64,12 @@ class Body(BaseModel):
             raise refused(f"{name}: {reason}{got}", name) from None
 
 
+def kind_of(thing: object) -> str | None:
+    """The `type` of a part, a tool or a block; None if it has none that is a text."""
+    kind = thing.get("type") if isinstance(thing, Mapping) else None
+    return kind if isinstance(kind, str) else None
+
+
 async def read_body(request: "Request", most: float) -> bytes:
     """The body of a request that says that it is JSON.
 

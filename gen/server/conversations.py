@@ -5,6 +5,7 @@ from typing import Any
 
 from gen.errors import show
 from gen.requests.images import read_image
+from gen.server.bodies import kind_of
 from gen.server.errors import refused
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -42,7 +43,7 @@ def _message(message: Any, name: str, field: str) -> dict[str, Any]:
 
 
 def _part(part: Any, name: str, field: str) -> dict[str, Any]:
-    kind = part.get("type") if isinstance(part, Mapping) else None
+    kind = kind_of(part)
     if kind in _TEXTS:
         text = part.get(_TEXTS[kind])
         if not isinstance(text, str):

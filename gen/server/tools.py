@@ -8,6 +8,7 @@ from typing import Any
 
 from gen.completions import StreamEvent
 from gen.errors import ConstraintError, show
+from gen.server.bodies import kind_of
 from gen.server.errors import refused
 from gen.server.output_types import check_size
 from gen.tools.calls import tool_calls
@@ -63,7 +64,7 @@ def read_tools(given: Sequence[Any] | None, choice: Any, *, parallel: bool, most
 
 
 def _tool(tool: Any) -> dict[str, Any]:
-    kind = tool.get("type") if isinstance(tool, Mapping) else None
+    kind = kind_of(tool)
     if kind != "function":
         raise refused(f"tools of the type {show(kind)} are not supported; give functions.", "tools")
     function = tool.get("function", tool)
@@ -77,7 +78,7 @@ def _choice(given: Any) -> tuple[str | None, set[str] | None]:
     """The choice as `gen.tool_calls` takes it, and the names of the tools that may be called; None for all."""
     if given is None or isinstance(given, str):
         return given, None
-    kind = given.get("type") if isinstance(given, Mapping) else None
+    kind = kind_of(given)
     inner = given.get(kind, given) if kind else None
     if kind == "function" and isinstance(inner, Mapping) and isinstance(inner.get("name"), str):
         return inner["name"], None

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from gen.completions import Completion, StreamEvent
 from gen.errors import show
+from gen.server.bodies import kind_of
 from gen.server.chats import asked_of_chat, thinking
 from gen.server.conversations import read_messages
 from gen.server.errors import ApiError, in_anthropic_form, refused
@@ -147,7 +148,7 @@ def _messages_of(role: str, blocks: Sequence[Any], name: str) -> list[dict[str, 
     results: list[dict[str, Any]] = []
     rest: dict[str, Any] = {"role": role, "content": []}
     for place, block in enumerate(blocks):
-        kind = block.get("type") if isinstance(block, Mapping) else None
+        kind = kind_of(block)
         if kind == "text":
             rest["content"].append({"type": "text", "text": block.get("text")})
         elif kind == "image" and isinstance(block.get("source"), Mapping):
@@ -176,7 +177,8 @@ def _text(content: Any, name: str) -> str:
     """A text, or the texts of blocks."""
     if isinstance(content, str):
         return content
-    texts = [block.get("text") if isinstance(block, Mapping) else None for block in content]
+    blocks = content if isinstance(content, list) else [content]
+    texts = [block.get("text") if isinstance(block, Mapping) else None for block in blocks]
     if not all(isinstance(text, str) for text in texts):
         raise refused(f"{name}: only text blocks are supported here, got {show(content)}", "messages")
     return "".join(map(str, texts))

@@ -154,7 +154,10 @@ def read_input(given: str | list[Any], instructions: str | None) -> list[dict[st
         elif kind == "function_call_output":
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")})
         elif kind == "reasoning":
-            thought = "".join(str(part.get("text", "")) for part in item.get("content") or ())
+            parts = item.get("content") or []
+            if not isinstance(parts, list) or not all(isinstance(part, Mapping) for part in parts):
+                raise refused(f"input[{number}]: the content must be a list of parts, got {show(parts)}", "input")
+            thought = "".join(str(part.get("text", "")) for part in parts)
             continue
         else:
             raise refused(f"input[{number}]: items of the type {show(kind)} are not supported.", "input")

@@ -1,0 +1,79 @@
+"""No value of a wrong type in any place of a body makes an endpoint fail: it is refused, or does not matter."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.server.client import Client
+
+FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CHAT = [
+    {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+    {"role": "assistant", "content": "x", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c", "content": "2"},
+]
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "messages": CHAT,
+        "tools": [{"type": "function", "function": FUNCTION}],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "max_tokens": 0,
+        "stop": ["."],
+        "logit_bias": {"5": 1},
+        "stream_options": {"include_usage": True},
+        "metadata": {"a": "b"},
+    },
+    "/v1/responses": {
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+            {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "so"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "2"},
+        ],
+        "tools": [{"type": "function", **FUNCTION}],
+        "text": {"format": {"type": "text"}},
+        "max_output_tokens": 1,
+        "metadata": {"a": "b"},
+    },
+    "/v1/messages": {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "2"}]},
+        ],
+        "system": [{"type": "text", "text": "Be kind."}],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+        "tool_choice": {"type": "auto"},
+        "thinking": {"type": "disabled"},
+        "max_tokens": 1,
+    },
+    "/v1/completions": {"prompt": ["Hi"], "max_tokens": 0, "stop": ["."], "logit_bias": {"5": 1}},
+    "/tokenize": {"messages": CHAT},
+}
+WRONG: list[Any] = [[], {}, [["text"]], {"type": ["x"]}, "x", 1, 1.5, True, [1], ["text"]]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Each place of a body, as keys and numbers that lead to it."""
+    if path:
+        yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield from places(one, (*path, key))
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_wrong_type_in_any_place_is_no_fault_of_the_server(path: str, client: Client) -> None:
+    assert client.post(path, BODIES[path]).status in (200, 400)  # a call has no room in 0 tokens
+    for place in places(BODIES[path]):
+        for wrong in WRONG:
+            body = copy.deepcopy(BODIES[path])
+            there: Any = body
+            for key in place[:-1]:
+                there = there[key]
+            there[place[-1]] = wrong
+            reply = client.post(path, body)
+            assert reply.status < 500, (place, wrong, reply.body[:200])
