@@ -48,6 +48,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "tools": [{"name": "f", "input_schema": {"type": "object"}}],
         "tool_choice": {"type": "auto"},
         "thinking": {"type": "disabled"},
+        "output_config": {"format": {"type": "text"}},
         "max_tokens": 1,
     },
     "/v1/completions": {"prompt": ["Hi"], "max_tokens": 0, "stop": ["."], "logit_bias": {"5": 1}},

@@ -78,6 +78,8 @@ def _read(served: Served, body: MessagesBody) -> Asked:
     form, field = body.output_format, "output_format"
     if form is None and body.output_config is not None:
         form, field = body.output_config.get("format"), "output_config"
+        if form is not None and not isinstance(form, Mapping):
+            raise refused(f"output_config.format must be an object, got {show(form)}", field)
         if unknown := set(body.output_config) - {"format"}:
             raise refused(f"output_config: {', '.join(sorted(unknown))} is not supported.", "output_config")
     if body.stop_sequences is not None:
