@@ -55,6 +55,10 @@ class SamplingError(GenError, RuntimeError):
     """Every token of a row had probability zero, so none could be sampled; or a sampler chose an id of no token."""
 
 
+class NoTokenError(SamplingError, ArgumentError):
+    """The settings of a text ban every token that its model and its output type leave."""
+
+
 class ConstraintError(ArgumentError):
     """An output type that cannot be used: it is not supported, no text matches it, or its texts need more tokens."""
 

@@ -9,7 +9,7 @@ from copy import copy
 
 from gen.completions import Completion, FinishReason, TopLogprobs
 from gen.constraints.constraint import Walker
-from gen.errors import ConstraintError, GenError, SamplingError, own
+from gen.errors import ConstraintError, GenError, NoTokenError, SamplingError, own
 from gen.loop.results.ring import StepResults
 from gen.loop.results.stop_strings import StopStrings
 from gen.loop.results.thoughts import thoughts_of
@@ -17,12 +17,29 @@ from gen.requests.request import Request
 from gen.tokenizers import ByteDetokenizer, Detokenizer, Tokenizer
 
 
-def nothing_left(name: str, new_tokens: int) -> SamplingError:
+def nothing_left(request: Request, name: str, new_tokens: int) -> SamplingError:
     """The error for a text, or all beams of a prompt, without a token to choose after so many new ones."""
+    message = f"{name}: no token was left to choose after {new_tokens} new ones"
+    if bans := _bans(request):
+        return NoTokenError(f"{message}, by {' and '.join(bans)}. Ban fewer tokens.")
     return SamplingError(
-        f"{name}: no token was left to choose after {new_tokens} new ones, since every logit is -inf or NaN, "
-        "or a parameter of its row is NaN. Ban fewer tokens, or see whether the model overflows in this dtype."
+        f"{message}, since every logit is -inf or NaN, or a parameter of its row is NaN. See whether the model overflows "
+        "in this dtype, and whether a logits processor of yours bans every token."
     )
+
+
+def _bans(request: Request) -> list[str]:
+    """The settings of a request that ban tokens."""
+    penalties = request.sampler.penalties
+    if penalties is None:
+        return []
+    bans = {
+        "bad_words": request.bad_words,
+        "no_repeat_ngram_size": penalties.no_repeat_ngram_size,
+        "min_new_tokens": penalties.min_new_tokens,
+        "logit_bias": -math.inf in (penalties.logit_bias or {}).values(),
+    }
+    return [name for name, set_ in bans.items() if set_]
 
 
 class Text:
@@ -112,7 +129,7 @@ class Text:
         if self.ended:
             return
         if not logprob > -math.inf:  # a sampler of the user may also give NaN
-            self.error = self._failure() or nothing_left(self._name, len(self.token_ids))
+            self.error = self._failure() or nothing_left(self.request, self._name, len(self.token_ids))
             return
         if not 0 <= token_id < self._vocab_size:
             self.error = SamplingError(

@@ -251,7 +251,7 @@ class BeamTexts:
             self._squeezed = self._squeezed or (self._ends_by_limit and max(weights) > -math.inf)
             self._hypotheses = self._finished
             if not self._hypotheses:
-                self._error = nothing_left(f"prompt {self._request.number}", len(self._steps) - 1)
+                self._error = nothing_left(self._request, f"prompt {self._request.number}", len(self._steps) - 1)
 
     def completions(self) -> list[Completion]:
         """The finished hypotheses, best first; fewer than beams if there are fewer possible texts.
