@@ -99,7 +99,7 @@ LOWEST = $(shell sed -nE 's/^ *"(transformers|accelerate)>=([0-9.]+).*/\1==\2/p'
 	$(call add_tools,.venv-lowest,.venv-lowest/constraints.txt,$(LOWEST))
 
 lowest: .venv-lowest/.installed
-	.venv-lowest/bin/python $(PYTEST) tests/models tests/loop tests/test_api.py tests/test_embedding.py \
+	.venv-lowest/bin/python $(PYTEST) tests/models tests/loop tests/test_api.py tests/embedding \
 		tests/requests/test_images.py tests/testing/whole_programs/test_transformers.py tests/benchmarks/test_gpu.py
 
 # The tests of jobs and servers on Ray, which need 700 MB more than all others: in an environment of their own.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import machine, markdown_table, write_json
-from gen import cpu_threads
+from gen.runtime import cpu_threads
 
 MODEL = Path(__file__).parents[1] / "models" / "SmolLM2-135M-Instruct"
 CHOSEN = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}

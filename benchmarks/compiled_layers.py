@@ -17,8 +17,8 @@ import torch
 
 from benchmarks.measuring import clock_for, interleave, machine, write_json
 from benchmarks.random_model import random_model
-from gen.isolation import own_settings
 from gen.loop.replay.recording import record
+from gen.runtime.isolation import own_settings
 
 VOCABULARY, COLUMNS = 49_152, 256
 

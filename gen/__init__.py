@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from gen.constraints.constraint import Constraint
     from gen.constraints.output_types import choice, either, grammar, json_schema, regex, repeat, sequence, text
     from gen.devices import Placement
-    from gen.embedding import embed
+    from gen.embedding.embed import embed
+    from gen.embedding.loading import from_transformers_encoder, load_encoder
     from gen.engine import Engine
     from gen.errors import (
         ArgumentError,
@@ -35,15 +36,14 @@ if TYPE_CHECKING:
         ValueRefusedError,
     )
     from gen.loop.engine_thread import EngineStats
+    from gen.loop.prefixes.prefix import Prefix, prefix
     from gen.loop.speculation.settings import Speculation
-    from gen.models.encoders.loading import from_transformers_encoder, load_encoder
     from gen.models.exllama.exllamav2 import from_exllamav2
     from gen.models.exllama.exllamav3 import from_exllamav3
     from gen.models.exported.program import from_exported
     from gen.models.loading import from_transformers, load
     from gen.offline.iterating import generate_iter
     from gen.offline.job import BatchReport, run_batch
-    from gen.prefixes import Prefix, prefix
     from gen.scoring.scorer import Score
     from gen.scoring.scores import classify, score
     from gen.streaming import Stream
@@ -125,7 +125,8 @@ _HOMES = {
         "text",
     ],
     "devices": ["Placement"],
-    "embedding": ["embed"],
+    "embedding.embed": ["embed"],
+    "embedding.loading": ["from_transformers_encoder", "load_encoder"],
     "engine": ["Engine"],
     "errors": [
         "ArgumentError",
@@ -142,16 +143,15 @@ _HOMES = {
         "ValueRefusedError",
     ],
     "loop.engine_thread": ["EngineStats"],
+    "loop.prefixes.prefix": ["Prefix", "prefix"],
     "loop.speculation.settings": ["Speculation"],
     "completions": ["Completion", "StreamEvent", "ToolCallDelta", "TopLogprobs"],
-    "models.encoders.loading": ["from_transformers_encoder", "load_encoder"],
     "models.exllama.exllamav2": ["from_exllamav2"],
     "models.exllama.exllamav3": ["from_exllamav3"],
     "models.exported.program": ["from_exported"],
     "models.loading": ["from_transformers", "load"],
     "offline.iterating": ["generate_iter"],
     "offline.job": ["BatchReport", "run_batch"],
-    "prefixes": ["Prefix", "prefix"],
     "scoring.scorer": ["Score"],
     "scoring.scores": ["classify", "score"],
     "streaming": ["Stream"],

@@ -26,7 +26,7 @@ from gen.models.transformers.model import TransformersModel
 from gen.requests.reading import read_requests
 from gen.requests.settings import Settings
 from gen.samplers import BeamSearchSampler, beam_search, greedy, multinomial
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 from tests.helpers import BOS, EOS, OTHER_EOS, ScriptedModel, ScriptedRows, byte_tokenizer, plain_greedy, tiny_model
 
 STORY = "Ünï😀 wörld — 中文 の 物語。 END of it"

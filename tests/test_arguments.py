@@ -12,7 +12,7 @@ import gen
 from gen.arguments import as_lists, check_flag, check_text, read_token_ids, read_whole
 from gen.errors import ArgumentError, show
 from gen.samplers import greedy, multinomial
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer
 from tests.test_api import say
 

@@ -13,7 +13,7 @@ from gen import calls
 from gen.constraints import compiling
 from gen.loop import engine_thread, feed
 from gen.samplers import beam_search, greedy, multinomial, sample_seed
-from gen.tokenizers import Detokenizer, Tokenizer
+from gen.tokens.tokenizers import Detokenizer, Tokenizer
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer
 from tests.helpers.engines import FailingModel, GatedModel
 

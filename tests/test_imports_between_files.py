@@ -15,16 +15,15 @@ FILES = {
 }
 
 LEVELS = (  # in the order of the data: what is read, the model, the logits, the loop, the calls
-    {"arguments", "completions", "cpu_memory", "cpu_threads", "devices", "errors"}
-    | {"forking", "isolation", "lent_streams"},
-    {"thoughts", "token_lengths", "token_spelling", "tokenizers"},
+    {"arguments", "completions", "devices", "errors", "runtime"},
+    {"tokens"},
     {"attention", "samplers", "testing"},
     {"models"},
     {"constraints", "tools"},
     {"requests"},
     {"stages"},
     {"loop", "scoring"},
-    {"api", "asynchronous", "calls", "embedding", "engine", "prefixes", "streaming"},
+    {"api", "asynchronous", "calls", "embedding", "engine", "streaming"},
     {"doctor", "integrations", "offline", "server"},
     {"cli"},
     {"__main__"},

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from gen import cpu_threads
 from gen.errors import ArgumentError, ConstraintError, show, show_path
 from gen.offline.described import describe_type, imported, made_type
+from gen.runtime import cpu_threads
 
 if TYPE_CHECKING:
     from PIL import Image as Pictures

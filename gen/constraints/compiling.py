@@ -18,11 +18,11 @@ from gen.constraints.plans import read_plan
 from gen.constraints.tables.token_automaton import Found, TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.errors import ConstraintError
-from gen.forking import new_lock
-from gen.isolation import isolated
 from gen.models.base import Model
 from gen.models.checking import check_loaded
-from gen.tokenizers import Tokenizer
+from gen.runtime.forking import new_lock
+from gen.runtime.isolation import isolated
+from gen.tokens.tokenizers import Tokenizer
 from gen.tools.values import ToolCallsType
 
 _TRIED = 32  # tokens of a text that the host engine must be able to follow

@@ -14,7 +14,7 @@ import numpy as np
 
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
-from gen.forking import new_lock
+from gen.runtime.forking import new_lock
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

@@ -14,8 +14,8 @@ from typing import Any
 
 import gen.samplers
 from gen.errors import ArgumentError
-from gen.forking import new_lock
 from gen.integrations.outlines_exl2 import OutlinesExl2, OutlinesState, exl2
+from gen.runtime.forking import new_lock
 
 VERSION = "0.0.46"
 _SAMPLERS = (

@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 import torch
 
 from gen.devices import Placement, current, resolve_device
-from gen.isolation import own_settings
-from gen.lent_streams import POOL, lend, may_capture
+from gen.runtime.isolation import own_settings
+from gen.runtime.lent_streams import POOL, lend, may_capture
 
 logger = logging.getLogger("gen")
 
@@ -44,7 +44,7 @@ class Streams:
         """In the block, the logits' device and these streams are the thread's current ones.
 
         The streams wait for earlier work of the caller's own streams. In the block, torch's settings are gen's; see
-        `gen.isolation`. A block within another block of the same streams changes nothing.
+        `gen.runtime.isolation`. A block within another block of the same streams changes nothing.
         """
         if self._inside:
             yield

@@ -14,7 +14,6 @@ from time import monotonic, perf_counter, sleep
 from weakref import WeakSet, finalize
 
 from gen.errors import ArgumentError, EngineClosed, EngineFull, IncompleteError
-from gen.forking import new_lock
 from gen.loop.feed import Feed, wake
 from gen.loop.jobs import Job
 from gen.loop.memory import check_room
@@ -22,6 +21,7 @@ from gen.loop.options import Options
 from gen.loop.runner import Runner
 from gen.loop.waiting_line import WaitingLine
 from gen.models.base import Model
+from gen.runtime.forking import new_lock
 
 logger = logging.getLogger("gen")
 

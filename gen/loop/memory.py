@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from gen import cpu_memory
 from gen.devices import Placement
 from gen.errors import ArgumentError, ModelError
 from gen.models.base import Model, NoRoom, Rows
+from gen.runtime import cpu_memory
 
 TokenBytes = Mapping[torch.device, float]  # how many bytes a token of a row takes on each device
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Hashable
 from functools import cache
 
-from gen import cpu_threads
+from gen.runtime import cpu_threads
 
 logger = logging.getLogger("gen")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from gen.devices import Placement
 from gen.models.idle_rows import Idle
 from gen.samplers.base import Sampler
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from PIL.Image import Image

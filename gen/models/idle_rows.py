@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 import torch
 
-from gen.forking import new_lock
+from gen.runtime.forking import new_lock
 
 T = TypeVar("T")
 

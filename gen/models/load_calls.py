@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from gen.errors import ArgumentError, show
-from gen.forking import new_lock, renew_threads
+from gen.runtime.forking import new_lock, renew_threads
 
 _LOADING = new_lock(RLock)
 _P = ParamSpec("_P")

@@ -9,7 +9,6 @@ import torch
 from gen.arguments import check_flag, with_advice
 from gen.devices import resolve_device
 from gen.errors import ArgumentError, ModelError, show, show_path
-from gen.isolation import isolated
 from gen.models.checkpoint_files import check_folder, is_exl3
 from gen.models.exllama.importing import import_exllama
 from gen.models.hf_objects import check_model, check_tokenizer
@@ -21,6 +20,7 @@ from gen.models.transformers.peft_adapters import find_adapter
 from gen.models.transformers.probing import probe_model
 from gen.models.transformers.vision import VisionModel, reads_images
 from gen.models.unknown_arguments import loading_advice
+from gen.runtime.isolation import isolated
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin

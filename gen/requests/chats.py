@@ -9,7 +9,7 @@ from typing import Any
 
 from gen.errors import ArgumentError, show
 from gen.requests.tool_messages import in_json, written_with_tools
-from gen.tokenizers import Message, Tokenizer
+from gen.tokens.tokenizers import Message, Tokenizer
 from gen.tools.describing import in_plain_messages, with_tools_told
 
 _TRACE = "gen.part.of.message.{}."  # a key that no template reads: the text has it only if a whole part is printed

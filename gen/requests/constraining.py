@@ -6,11 +6,11 @@ from typing import Any
 from gen.constraints.compiling import carry_out, compile
 from gen.constraints.constraint import Constraint
 from gen.errors import ArgumentError, ConstraintError
-from gen.isolation import isolated
 from gen.models.base import Model
 from gen.requests.reading import room_in_batch
 from gen.requests.request import Request
 from gen.requests.truncating import cut_left
+from gen.runtime.isolation import isolated
 
 
 def read_constraints(model: Model, output_type: Any, prompts: int | None) -> list[Constraint | None]:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from gen.errors import ArgumentError, ModelError, show, show_path
-from gen.tokenizers import Message
+from gen.tokens.tokenizers import Message
 
 if TYPE_CHECKING:
     import numpy

@@ -9,7 +9,7 @@ from gen.errors import ArgumentError, ContextError, show
 from gen.models.base import ImageReader, Inputs, Model
 from gen.requests.chats import chat_text
 from gen.requests.images import take_images
-from gen.tokenizers import Message, Tokenizer
+from gen.tokens.tokenizers import Message, Tokenizer
 
 if TYPE_CHECKING:
     from PIL.Image import Image

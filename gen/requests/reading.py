@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
 from gen.errors import ArgumentError, ContextError, GenError, check_number
-from gen.isolation import isolated
 from gen.models.base import Inputs, Model
 from gen.requests.processors import read_processors
 from gen.requests.prompts import Prompt, messages_of, no_room, read_one_prompt, vocabulary
@@ -14,11 +13,12 @@ from gen.requests.request import Bound, Request
 from gen.requests.settings import Settings
 from gen.requests.stops import read_stops_of_each
 from gen.requests.truncating import check_truncate, cut_left
+from gen.runtime.isolation import isolated
 from gen.samplers import BeamSearchSampler, Sampler
 from gen.samplers.backends.random import draw_seed, sample_seed
 from gen.samplers.kinds import draws, search_width
 from gen.samplers.penalties import Penalties
-from gen.thoughts import marks_of_chat, read_shown
+from gen.tokens.thoughts import marks_of_chat, read_shown
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -9,7 +9,7 @@ from gen.models.base import Inputs
 from gen.requests.processors import LogitsProcessor
 from gen.requests.stops import Stop
 from gen.samplers.base import Sampler
-from gen.thoughts import Marks
+from gen.tokens.thoughts import Marks
 
 Bound = Literal["max_new_tokens", "context", "max_batch_tokens"]
 

@@ -14,7 +14,7 @@ from gen.errors import ArgumentError, show
 from gen.loop.prefixes.beginnings import common
 from gen.models.base import Model
 from gen.requests.prompts import Prompt, read_one_prompt, text_of, vocabulary
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 
 Continuation = str | Sequence[int]
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
+    from gen.embedding.encoder import Encoder
     from gen.engine import Engine
-    from gen.models.encoders.encoder import Encoder
 
 
 def app(

@@ -10,7 +10,7 @@ from gen.server.errors import refused
 from gen.server.sampling import SamplingFields
 from gen.server.served import Asked
 from gen.server.tools import Tools
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 
 
 def asked_of_chat(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gen.server.errors import refused
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 
 _MARKS = (  # special tokens: before the first text, before the last one, and before the text between them
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma

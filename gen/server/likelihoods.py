@@ -6,7 +6,7 @@ from typing import Any
 
 from gen.completions import StreamEvent, TopLogprobs
 from gen.errors import ConstraintError
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 
 _LEAST = -9999.0  # stands for minus infinity, which JSON does not have
 

@@ -9,7 +9,7 @@ from gen.errors import ArgumentError, check_number, show
 from gen.server.keys import check_key
 
 if TYPE_CHECKING:
-    from gen.models.encoders.encoder import Encoder
+    from gen.embedding.encoder import Encoder
 
 
 @dataclass(frozen=True, kw_only=True)

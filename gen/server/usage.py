@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gen.completions import Completion
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 
 
 def usage_of(made: Sequence[Completion], prompt_tokens: int, tokenizer: Tokenizer) -> dict[str, Any]:

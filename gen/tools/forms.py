@@ -14,8 +14,8 @@ from gen.constraints.composing.trees import Told, Tree, read_tree
 from gen.constraints.output_types import Made, either, regex, repeat, sequence, text
 from gen.constraints.plans import read_plan
 from gen.errors import ConstraintError
-from gen.thoughts import Marks, marks_of
-from gen.tokenizers import Tokenizer
+from gen.tokens.thoughts import Marks, marks_of
+from gen.tokens.tokenizers import Tokenizer
 from gen.tools.call_pieces import Heads
 from gen.tools.values import Tool, ToolCall, ToolCalls, ToolCallsType
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gen.isolation import settings_of_the_process
 from gen.models.transformers.model import TransformersModel
+from gen.runtime.isolation import settings_of_the_process
 from gen.testing.tensors.plain_tensors import plain
 
 _TABLES = vars(nn.Module()).keys() - {"training"}  # of weights, parts and hooks

@@ -8,7 +8,7 @@ from torch import Tensor
 from gen.devices import Placement
 from gen.models.base import Inputs
 from gen.models.idle_rows import Idle
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 from tests.helpers.tokenizers import EOS, byte_tokenizer
 
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import gen
-from gen import lent_streams
-from gen.lent_streams import lend
 from gen.loop import cuda_streams, row_set
 from gen.loop.cuda_streams import Streams
 from gen.loop.results.ring import Ring
+from gen.runtime import lent_streams
+from gen.runtime.lent_streams import lend
 from gen.testing import virtual_gpus
 from gen.testing.calls import dispatch
 from gen.testing.tensors import virtual_tensor

@@ -244,7 +244,7 @@ def test_functions_that_give_no_logits_are_not_tried_prompt_by_prompt() -> None:
 
 
 def test_a_text_that_cannot_be_decoded_fails_alone(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gen.tokenizers import Detokenizer
+    from gen.tokens.tokenizers import Detokenizer
 
     push = Detokenizer.push
     expected: Any = gen.generate(llama, PROMPTS, sampler=greedy(), max_new_tokens=LIMITS, stop="\0never")

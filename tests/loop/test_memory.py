@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import gen
-from gen import cpu_memory
 from gen.loop import memory
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
@@ -18,6 +17,7 @@ from gen.loop.replay import steps
 from gen.loop.row_set import RowSet
 from gen.loop.run_all import run_all
 from gen.models.transformers.rows import TransformersRows
+from gen.runtime import cpu_memory
 from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial, sample_seed
 from gen.testing import virtual_gpus
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model

@@ -96,7 +96,7 @@ def wait_for_end(pid: int) -> None:
 
 def test_workers_on_one_cpu_share_what_cores_and_quota_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("gen.cpu_threads.usable", lambda: 6)
+    monkeypatch.setattr("gen.runtime.cpu_threads.usable", lambda: 6)
     asked: list[Any] = [None, ["cpu"], ["cuda:0", "cpu"], ["cpu"] * 2, ["cpu"] * 9]
     assert [Processes(devices).threads for devices in asked] == [6, 6, 6, 3, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "2")

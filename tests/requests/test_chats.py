@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 import gen
 from gen.requests.chats import chat_text
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 from gen.tools.calls import tools_for_template
 from tests.helpers import ScriptedModel, byte_tokenizer
 

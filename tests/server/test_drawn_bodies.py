@@ -18,7 +18,7 @@ SCHEMAS: list[Any] = [
     {"$ref": "#/nowhere"},
     {"anyOf": []},
 ]
-FORMATS = [{"type": "text"}, {"type": "json_object"}, {"type": "json_schema"}, {"type": "odd"}]
+FORMATS: list[Any] = [{"type": "text"}, {"type": "json_object"}, {"type": "json_schema"}, {"type": "odd"}]
 FORMATS += [{"type": "json_schema", "json_schema": {"name": "a", "schema": schema}} for schema in SCHEMAS]
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": schema}} for schema in SCHEMAS[:4]]
 FIELDS: dict[str, list[Any]] = {
@@ -61,9 +61,11 @@ def test_no_combination_of_fields_is_an_error_of_the_server(path: str, client: C
     draw, answered = random.Random(path), 0
     for _ in range(150):
         drawn = {name: draw.choice(FIELDS[name]) for name in draw.sample(list(FIELDS), draw.randint(0, 5))}
-        body = {"prompt": draw.choice(["Hi", "", ["a", "b"]])} if path == "/v1/completions" else {
-            "messages": [{"role": "user", "content": draw.choice(["Hi", ""])}]
-        }
+        body = (
+            {"prompt": draw.choice(["Hi", "", ["a", "b"]])}
+            if path == "/v1/completions"
+            else {"messages": [{"role": "user", "content": draw.choice(["Hi", ""])}]}
+        )
         body |= {"max_tokens": 4} | drawn
         reply = client.post(path, body)
         assert reply.status < 500, (json.dumps(body)[:2000], reply.body[:500])

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import gen
-from gen.models.encoders.encoder import Encoder
-from gen.models.encoders.sentence_folders import Recipe
-from gen.tokenizers import Tokenizer
+from gen.embedding.encoder import Encoder
+from gen.embedding.sentence_folders import Recipe
+from gen.tokens.tokenizers import Tokenizer
 from tests.helpers.tiny_encoders import encoder_tokenizer, tiny_encoder
 from tests.models.transformers.vision_helpers import picture, tiny_processor, tiny_vision_model
 from tests.server.client import Client

@@ -12,7 +12,7 @@ import gen
 from gen.samplers import multinomial
 from gen.server.filling_in import fill_in
 from gen.server.texts import Ended, Texts
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 from tests.helpers import ScriptedModel, byte_tokenizer
 from tests.server.client import Client, Reply
 

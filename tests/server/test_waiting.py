@@ -11,7 +11,7 @@ import pytest
 import gen
 from gen.server import bodies, waiting
 from gen.server.served import LARGE, Served
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 from tests.helpers import byte_tokenizer
 from tests.helpers.engines import FailingModel, GatedModel
 from tests.server.client import Client, Reply, until

@@ -15,7 +15,7 @@ from transformers.utils.chat_parsing import parse_response
 import gen
 from benchmarks.constraints.tools import SMALL, tools
 from gen.samplers import multinomial
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 from gen.tools.call_pieces import CallPieces
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer, tiny_model
 

@@ -21,7 +21,7 @@ from gen.constraints.tables.guesses import Guesses
 from gen.constraints.tables.host_rows import HostRows
 from gen.constraints.tables.tokens_needed import FAR, closable, most_needed
 from gen.constraints.tables.vocabulary import Vocabulary
-from gen.forking import new_lock
+from gen.runtime.forking import new_lock
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from torch import Tensor
 from gen.constraints.automata.arrays import begins
 from gen.devices import to_device
 from gen.errors import ConstraintError
-from gen.forking import new_lock
 from gen.models.base import Model
-from gen.tokenizers import Tokenizer
+from gen.runtime.forking import new_lock
+from gen.tokens.tokenizers import Tokenizer
 
 MAX_BYTES = 32
 NO_BYTE = 256

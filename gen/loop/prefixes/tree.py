@@ -12,11 +12,11 @@ from threading import RLock
 
 import torch
 
-from gen.forking import new_lock
 from gen.loop.memory import kept_bytes
 from gen.loop.prefixes.beginnings import common
 from gen.loop.prefixes.columns import Columns, Kept
 from gen.models.base import KeepsRows, Model
+from gen.runtime.forking import new_lock
 
 Salt = str | None
 _EMPTY = 64  # salts without a text that may stay

@@ -12,7 +12,6 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from gen.isolation import settings_of_the_process
 from gen.loop.memory import free_bytes, is_out_of_memory
 from gen.loop.replay.asides import Once, heard, leave_out
 from gen.loop.replay.cuda_graphs import CaptureFailed, Graph, capture
@@ -21,6 +20,7 @@ from gen.loop.replay.recording import Replay, record, record_in_parts
 from gen.loop.row_set import RowSet
 from gen.models.base import Checked, KeepsRows, LooksByRow, Model, Versioned
 from gen.models.idle_rows import Idle
+from gen.runtime.isolation import settings_of_the_process
 
 RestsOn = tuple[object, Hashable]
 

@@ -14,7 +14,7 @@ from gen.loop.results.ring import StepResults
 from gen.loop.results.stop_strings import StopStrings
 from gen.loop.results.thoughts import thoughts_of
 from gen.requests.request import Request
-from gen.tokenizers import ByteDetokenizer, Detokenizer, Tokenizer
+from gen.tokens.tokenizers import ByteDetokenizer, Detokenizer, Tokenizer
 
 
 def nothing_left(request: Request, name: str, new_tokens: int) -> SamplingError:
@@ -23,8 +23,8 @@ def nothing_left(request: Request, name: str, new_tokens: int) -> SamplingError:
     if bans := _bans(request):
         return NoTokenError(f"{message}, by {' and '.join(bans)}. Ban fewer tokens.")
     return SamplingError(
-        f"{message}, since every logit is -inf or NaN, or a parameter of its row is NaN. See whether the model overflows "
-        "in this dtype, and whether a logits processor of yours bans every token."
+        f"{message}, since every logit is -inf or NaN, or a parameter of its row is NaN. See whether the model "
+        "overflows in this dtype, and whether a logits processor of yours bans every token."
     )
 
 

@@ -6,7 +6,7 @@ Example: "<think>\\nTwo.\\n</think>\\n\\n2" is the thought "Two." and the text "
 import re
 from typing import Protocol
 
-from gen.thoughts import Marks
+from gen.tokens.thoughts import Marks
 
 _HEADER_ENDS = "<|message|>"
 _BODY_ENDS = ("<|end|>", "<|start|>", "<|call|>", "<|return|>")

@@ -10,7 +10,7 @@ from gen.models.generation_config import read_eos, recommended_sampler
 from gen.models.loading import load_tokenizer
 from gen.models.sources import find_path
 from gen.samplers import Sampler
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig

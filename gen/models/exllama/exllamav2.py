@@ -15,11 +15,11 @@ import torch
 from gen.arguments import check_flag, read_whole
 from gen.devices import resolve_device
 from gen.errors import ArgumentError, DeviceError, ModelError, check_number, show, show_path
-from gen.isolation import isolated
 from gen.models.exllama.checkpoint import read_checkpoint
 from gen.models.exllama.exllamav2_config import new_config
 from gen.models.exllama.exllamav2_model import CACHES, TURNS, Exllamav2Model
 from gen.models.exllama.importing import import_exllama
+from gen.runtime.isolation import isolated
 
 _ALL = 1e6  # gigabytes: more than any model needs
 

@@ -15,13 +15,13 @@ import torch
 from gen.arguments import read_whole
 from gen.devices import resolve_device
 from gen.errors import ArgumentError, DeviceError, ModelError, check_number, show, show_path
-from gen.isolation import isolated
 from gen.models.exllama import turns
 from gen.models.exllama.checkpoint import Checkpoint, read_checkpoint
 from gen.models.exllama.exllamav3_model import Exllamav3Model
 from gen.models.exllama.exllamav3_rows import PAGE
 from gen.models.exllama.importing import import_exllama
 from gen.models.rotary import read_context
+from gen.runtime.isolation import isolated
 
 
 @isolated

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gen.errors import ModelError, show
-from gen.forking import new_lock
+from gen.runtime.forking import new_lock
 
 _ALLOCATOR = "EXL3_EXPANDABLE_SEGMENTS"  # "0" keeps exllamav3 from changing the settings of torch's allocator
 _importing = new_lock(RLock)  # without it, another thread could keep the changed settings as the ones from before

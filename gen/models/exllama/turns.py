@@ -11,7 +11,7 @@ from threading import RLock
 
 import torch
 
-from gen.lent_streams import lend
+from gen.runtime.lent_streams import lend
 
 Streams = Callable[[Iterable[torch.device]], Iterable[torch.cuda.Stream]]
 

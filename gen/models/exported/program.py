@@ -14,14 +14,14 @@ from torch.nn.functional import pad
 from gen.arguments import read_token_ids, read_whole
 from gen.devices import Placement, current, describe, resolve_device
 from gen.errors import ArgumentError, ModelError, show_path
-from gen.isolation import isolated
 from gen.models.exported.program_inputs import ProgramInputs
 from gen.models.exported.program_rows import ExportedRows
 from gen.models.exported.relocating import relocate, run_on
 from gen.models.hf_objects import check_tokenizer, kind_of
 from gen.models.idle_rows import Idle
 from gen.models.sources import find_path
-from gen.tokenizers import Tokenizer
+from gen.runtime.isolation import isolated
+from gen.tokens.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -15,8 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention as attend
 from gen.attention.plan import Plan, whole
 from gen.attention.steps import attend_rows
 from gen.errors import ModelError
-from gen.isolation import isolated
 from gen.models.transformers.wrappers import innermost
+from gen.runtime.isolation import isolated
 
 if TYPE_CHECKING:
     from gen.models.transformers.model import TransformersModel

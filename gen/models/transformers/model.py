@@ -23,7 +23,7 @@ from gen.models.transformers.placement import embedding_rows, read_placement, ru
 from gen.models.transformers.snapshot import Snapshot
 from gen.models.transformers.wrappers import innermost
 from gen.samplers import Sampler
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from transformers import Cache, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gen.cpu_memory import available_bytes, give_back
 from gen.errors import ModelError
 from gen.models.transformers.cpu_layouts import can_pack, multiply
 from gen.models.transformers.packed_weight import PackedWeight, ReadOnly, exchange, packed_parameter
+from gen.runtime.cpu_memory import available_bytes, give_back
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

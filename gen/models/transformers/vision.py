@@ -12,7 +12,7 @@ from gen.errors import ArgumentError, ModelError
 from gen.models.base import Inputs
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.wrappers import innermost
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from PIL.Image import Image

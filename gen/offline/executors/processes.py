@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from gen import cpu_threads
 from gen.errors import ArgumentError, ConstraintError, DeviceError, GenError, ModelError
+from gen.runtime import cpu_threads
 
 Answer = dict[str, Any]
 

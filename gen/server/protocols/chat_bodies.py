@@ -17,7 +17,7 @@ from gen.server.served import Asked
 from gen.server.texts import Ended
 from gen.server.tools import calls_of, read_tools
 from gen.server.usage import usage_of
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 
 FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
 

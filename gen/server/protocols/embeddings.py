@@ -8,8 +8,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from gen.embedding import embed
-from gen.models.encoders.encoder import Encoder
+from gen.embedding.embed import embed
+from gen.embedding.encoder import Encoder
 from gen.server.bodies import Body
 from gen.server.errors import ApiError, refused
 from gen.server.protocols.completions import read_prompts

@@ -13,7 +13,7 @@ from gen.server.texts import Ended
 from gen.server.tools import new_id
 from gen.server.usage import cached_tokens, reasoning_tokens
 from gen.server.writing import event
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 
 
 class ResponseWriter:

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 import gen
 from gen.constraints.tables.vocabulary import MAX_BYTES, NO_BYTE, Vocabulary, vocabulary_of
 from gen.errors import ConstraintError
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 from tests.constraints.vocabularies import spelled, wordy_tokenizer
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer, encoder_tokenizer, spaced_tokenizer
 

@@ -5,7 +5,7 @@ import pytest
 from gen.loop.results.texts import Text
 from gen.requests.request import Request
 from gen.samplers import greedy
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 from tests.helpers import byte_tokenizer
 
 BOS = 256  # a special token, which decoding leaves out

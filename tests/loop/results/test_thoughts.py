@@ -7,8 +7,8 @@ import pytest
 import gen
 from gen.loop.results.thoughts import thoughts_of
 from gen.samplers import beam_search, greedy
-from gen.thoughts import Marks, marks_of
-from gen.tokenizers import Tokenizer
+from gen.tokens.thoughts import Marks, marks_of
+from gen.tokens.tokenizers import Tokenizer
 from tests.helpers import ScriptedModel, byte_tokenizer
 
 NAMES = ["<think>", "<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>", "[X]"]

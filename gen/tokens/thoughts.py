@@ -6,7 +6,7 @@ from typing import Literal
 
 from gen.arguments import check_flag
 from gen.errors import ArgumentError, show
-from gen.tokenizers import Tokenizer
+from gen.tokens.tokenizers import Tokenizer
 
 _TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 CHANNELS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>", "<|call|>", "<|return|>")

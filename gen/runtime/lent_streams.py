@@ -11,7 +11,7 @@ from weakref import finalize
 
 import torch
 
-from gen.forking import new_lock
+from gen.runtime.forking import new_lock
 
 POOL = 32  # streams of each priority that torch has on a device
 _HIGH = -1  # streams of this priority run before those of priority 0

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 import gen
 from gen.errors import ArgumentError
-from gen.tokenizers import ByteDetokenizer, Detokenizer, Tokenizer
+from gen.tokens.tokenizers import ByteDetokenizer, Detokenizer, Tokenizer
 from tests.helpers import BOS, EOS, OTHER_EOS, byte_tokenizer, spaced_tokenizer
 
 ALPHABET = "aZ 9\n.éßжλ中文字に안녕🙂👩‍👩‍👧‍👦🇳🇴\u0301\u200d"

@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerFast
 
 import gen
 from gen.errors import ContextError
-from gen.token_lengths import SPACES
-from gen.token_spelling import letters_of_bytes
-from gen.tokenizers import Tokenizer
+from gen.tokens.lengths import SPACES
+from gen.tokens.spelling import letters_of_bytes
+from gen.tokens.tokenizers import Tokenizer
 from tests.helpers import byte_tokenizer, spaced_tokenizer
 
 WORDS = ["the", "Ġthe", "Ġ" * 9, "---", "him", "hims", "himself", "éÃ"]

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from gen.devices import Placement, describe, to_device
+from gen.embedding.sentence_folders import Recipe
 from gen.errors import GenError, ModelError
-from gen.forking import new_lock
-from gen.models.encoders.sentence_folders import Recipe
 from gen.models.transformers.placement import embedding_rows
 from gen.models.transformers.probing import distance, tolerance_of, undisturbed
+from gen.runtime.forking import new_lock
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -7,15 +7,15 @@ import torch
 
 from gen.arguments import check_flag, with_advice
 from gen.devices import resolve_device
+from gen.embedding.encoder import Encoder
+from gen.embedding.sentence_folders import read_recipe
 from gen.errors import ModelError, show_path
-from gen.isolation import isolated
 from gen.models.checkpoint_files import check_folder
-from gen.models.encoders.encoder import Encoder
-from gen.models.encoders.sentence_folders import read_recipe
 from gen.models.hf_objects import check_model, check_tokenizer
 from gen.models.load_calls import one_at_a_time, read_dtype
 from gen.models.sources import find_source
 from gen.models.unknown_arguments import loading_advice
+from gen.runtime.isolation import isolated
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

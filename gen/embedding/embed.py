@@ -11,10 +11,10 @@ from tqdm import tqdm
 
 from gen.arguments import as_lists, check_flag, check_text, read_token_ids, read_whole
 from gen.devices import current, to_device
+from gen.embedding.encoder import Encoder
+from gen.embedding.sentence_folders import POOLINGS, Pooling, Recipe
 from gen.errors import ArgumentError, show
-from gen.isolation import isolated
-from gen.models.encoders.encoder import Encoder
-from gen.models.encoders.sentence_folders import POOLINGS, Pooling, Recipe
+from gen.runtime.isolation import isolated
 
 
 @isolated

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gen import cpu_threads
 from gen.loop import slow_steps
 from gen.loop.slow_steps import SlowSteps
+from gen.runtime import cpu_threads
 
 CHOSEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 

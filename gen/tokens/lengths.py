@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gen.token_spelling import letters_of_bytes
+from gen.tokens.spelling import letters_of_bytes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -15,7 +15,7 @@ from tokenizers import normalizers
 from transformers import PreTrainedModel, T5Config, T5Model
 
 import gen
-from gen.models.encoders.sentence_folders import POOLINGS
+from gen.embedding.sentence_folders import POOLINGS
 from tests.helpers import WORDS, encoder_tokenizer, tiny_encoder, tiny_model
 
 st = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers, the reference")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from gen.arguments import check_text, read_token_ids, read_whole
 from gen.errors import ArgumentError
-from gen.forking import new_lock
-from gen.token_lengths import least_tokens
-from gen.token_spelling import spelled_tokens
+from gen.runtime.forking import new_lock
+from gen.tokens.lengths import least_tokens
+from gen.tokens.spelling import spelled_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as FastTokenizer

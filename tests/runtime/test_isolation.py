@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gen
-from gen.isolation import isolated
+from gen.runtime.isolation import isolated
 from gen.samplers import beam_search, greedy, multinomial
 from gen.samplers.backends import choosing, torch_backend
 from gen.samplers.backends.race import running_sum

@@ -1,0 +1,1 @@
+"""Embeddings: encoder models, and the vectors that they make of texts."""

@@ -1,1 +1,0 @@
-"""Encoder models, which make a vector of a text."""
