@@ -59,23 +59,25 @@ class HalfLayout:
             self._packed: Any = torch.ops.quantized.linear_prepack_fp16(packed, None)
         finally:
             torch.backends.quantized.engine = before
-        # (inputs, outputs), as their product reads them
-        self._rest = weight[:, self._packed_inputs :].t().float().contiguous()
+        self._multiply: Any = torch.ops.quantized.linear_dynamic_fp16.default  # not looked up in each product
+        left = weight[:, self._packed_inputs :].t().float().contiguous()  # (inputs, outputs), as their product reads it
+        self._rest = left if left.numel() else None
         blocks, columns = -(-self._packed_inputs // _BLOCK), -(-outputs // 16)
-        self.nbytes = 2 * _BLOCK * blocks * 16 * columns + self._rest.nbytes
+        self.nbytes = 2 * _BLOCK * blocks * 16 * columns + left.nbytes
 
     def product(self, states: Tensor, bias: Tensor | None) -> Tensor:
         """See `Layout.product`."""
-        made: Tensor = torch.ops.quantized.linear_dynamic_fp16(states[..., : self._packed_inputs], self._packed)
-        if len(self._rest):
-            rest = states[..., self._packed_inputs :].reshape(-1, len(self._rest))
-            made.view(-1, made.shape[-1]).addmm_(rest, self._rest)
+        packed = self._packed_inputs
+        made: Tensor = self._multiply(states[..., :packed], self._packed)
+        if self._rest is not None:
+            rows, rest = made.view(-1, made.shape[-1]), states[..., packed:].reshape(-1, self._rest.shape[0])
+            made = torch.addmm(rows, rest, self._rest).view(made.shape)
         return made if bias is None else made.add_(bias)
 
     def unpacked(self) -> Tensor:
         """See `Layout.unpacked`."""
         packed: Tensor = torch.ops.quantized.linear_unpack_fp16(self._packed)[0]
-        return torch.cat((packed, self._rest.t()), 1)
+        return packed if self._rest is None else torch.cat((packed, self._rest.t()), 1)
 
 
 class OneDnnLayout:
@@ -87,6 +89,7 @@ class OneDnnLayout:
     def __init__(self, weight: Tensor) -> None:
         self.shape, self.nbytes = weight.shape, weight.nbytes
         self.dtype = self.stored = weight.dtype
+        self._linear: Any = torch.ops.mkldnn._linear_pointwise.default  # not looked up in each product
         # the layout that suits four rows suits more rows, too
         self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _LEAST_ROWS)
 
@@ -103,7 +106,7 @@ class OneDnnLayout:
         return self._packed.to_dense()
 
     def _multiply(self, states: Tensor, bias: Tensor | None) -> Tensor:
-        made: Tensor = torch.ops.mkldnn._linear_pointwise(states, self._packed, bias, "none", [], "")
+        made: Tensor = self._linear(states, self._packed, bias, "none", [], "")
         return made
 
 
