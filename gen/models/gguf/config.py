@@ -16,8 +16,6 @@ from gen.models.gguf.header import Header, dequantize
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-LOWEST_TRANSFORMERS = "5.23.0"  # older ones add no bos token, and refuse more tokenizers
-
 # model type of transformers, and the name of the normalisation's epsilon in its config
 _MODELS = {
     "bloom": ("bloom", "layer_norm_epsilon"),
@@ -65,16 +63,9 @@ def read_config(header: Header) -> "PreTrainedConfig":
     Raises:
         ModelError: gen does not support the architecture, or a setting of it in the file.
     """
-    import transformers
-    from packaging.version import Version
     from transformers import AutoConfig
     from transformers.integrations.gguf import is_gguf_arch_supported
 
-    if Version(transformers.__version__) < Version(LOWEST_TRANSFORMERS):
-        raise ModelError(
-            f"GGUF files need transformers {LOWEST_TRANSFORMERS} or later, whose tokenizers are right, and this is "
-            f"{transformers.__version__}: pip install 'gen-torch[gguf]'"
-        )
     name = header.architecture
     if is_gguf_arch_supported(name) and name in SUPPORTED:
         return AutoConfig.from_pretrained(header.path.parent, gguf_file=str(header.path.absolute()))

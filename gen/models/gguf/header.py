@@ -1,11 +1,11 @@
-"""Reads a GGUF file's header: its metadata and where its tensors are, checked against the file's size.
+"""A GGUF file's header, by transformers' reader: metadata and where tensors are, checked against the file's size.
 
-Little-endian: "GGUF", version, number of tensors, number of keys; the keys with their values; for each tensor its name,
-shape (fastest dimension first), type and offset; padding; the tensors' bytes.
+The functions of the reader that take all types of tensors have private names; those that do not would refuse Q5_0,
+which llama.cpp writes beside Q4_K where a row is no multiple of 256 wide.
+
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
-import mmap
 import re
 import struct
 from collections.abc import Mapping
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from gguf import GGMLQuantizationType
 
-_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
+LOWEST_TRANSFORMERS = "5.23.0"  # older ones add no bos token, refuse more tokenizers, and have another reader
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -71,23 +70,48 @@ def read_header(path: Path) -> Header:
     """Read and check a file's header, without reading tensors.
 
     Raises:
-        ModelError: there is no such file, it is no whole GGUF file or holds no model, or the gguf package is missing.
+        ModelError: there is no such file, it is no whole GGUF file or holds no model, the gguf package is missing, or
+            transformers is too old.
     """
     try:
         with path.open("rb") as file:
             start = file.read(8)
-            if start[:4] != b"GGUF":
-                came = f"it begins with {start!r}" if start else "it is empty"
-                raise ModelError(
-                    f"{show_path(path)} is no GGUF file: {came}. For other formats give the model's folder, and "
-                    "programs of torch.export to gen.from_exported."
-                )
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _parse(path, data)
     except OSError as error:
         raise ModelError(f"cannot read {show_path(path)}: {error.strerror}.") from error
-    except (struct.error, UnicodeDecodeError) as error:
-        raise ModelError(f"{show_path(path)} is cut within its header or damaged; fetch it again.") from error
+    if start[:4] != b"GGUF":
+        came = f"it begins with {start!r}" if start else "it is empty"
+        raise ModelError(
+            f"{show_path(path)} is no GGUF file: {came}. For other formats give the model's folder, and programs of "
+            "torch.export to gen.from_exported."
+        )
+    version = int.from_bytes(start[4:], "little")
+    if len(start) == 8 and version not in (2, 3):
+        raise ModelError(
+            f"{show_path(path)} is GGUF of version {version}; gen reads versions 2 and 3, little-endian: convert it "
+            "with a recent llama.cpp."
+        )
+    _check_packages()
+    from transformers.integrations.gguf import reader
+
+    try:
+        data = reader._mapped(str(path))
+        metadata, tensor_count, position = reader._read_metadata(data, str(path))
+        infos, end = reader._read_tensor_table(data, tensor_count, position)
+    except (struct.error, ValueError, OverflowError) as error:
+        raise ModelError(f"{show_path(path)} is cut within its header or damaged ({error}); fetch it again.") from error
+    _check_model(path, metadata)
+    alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise ModelError(f"{show_path(path)} is damaged: its alignment is {alignment!r}; fetch it again.")
+    start = -(-end // alignment) * alignment
+    tensors = tuple(_stored(path, start, *info) for info in infos)
+    _check_types(path, {tensor.type for tensor in tensors})
+    end = max((tensor.end for tensor in tensors), default=start)
+    if end > len(data):
+        raise ModelError(
+            f"{show_path(path)} is cut: its tensors end at byte {end}, the file at {len(data)}; fetch it again."
+        )
+    return Header(path, metadata, tensors)
 
 
 def dequantize(header: Header, tensor: StoredTensor) -> "np.ndarray[Any, np.dtype[np.float32]]":
@@ -99,37 +123,17 @@ def dequantize(header: Header, tensor: StoredTensor) -> "np.ndarray[Any, np.dtyp
     return gguf.dequantize(raw.reshape(gguf.quant_shape_to_byte_shape(tensor.shape, tensor.type)), tensor.type)
 
 
-def _parse(path: Path, data: mmap.mmap) -> Header:
+def _check_packages() -> None:
+    import transformers
+    from packaging.version import Version
+
     if find_spec("gguf") is None:
         raise ModelError("GGUF files need the package gguf: pip install 'gen-torch[gguf]'")
-    cursor = _Cursor(data, 4)
-    version, tensor_count, key_count = cursor.take("IQQ")
-    if version not in (2, 3):
+    if Version(transformers.__version__) < Version(LOWEST_TRANSFORMERS):
         raise ModelError(
-            f"{show_path(path)} is GGUF of version {version}; gen reads versions 2 and 3, little-endian: convert it "
-            "with a recent llama.cpp."
+            f"GGUF files need transformers {LOWEST_TRANSFORMERS} or later, whose tokenizers are right, and this is "
+            f"{transformers.__version__}: pip install 'gen-torch[gguf]'"
         )
-    metadata: dict[str, Any] = {}
-    for _ in range(key_count):
-        key = cursor.string()
-        metadata[key] = cursor.value(*cursor.take("I"))
-    _check_model(path, metadata)
-    infos = [
-        (cursor.string(), tuple(reversed(cursor.take(f"{cursor.take('I')[0]}Q"))), *cursor.take("IQ"))
-        for _ in range(tensor_count)
-    ]
-    alignment = metadata.get("general.alignment", 32)
-    if not isinstance(alignment, int) or alignment < 1:
-        raise ModelError(f"{show_path(path)} is damaged: its alignment is {alignment!r}; fetch it again.")
-    start = -(-cursor.position // alignment) * alignment
-    tensors = tuple(_stored(path, start, *info) for info in infos)
-    _check_types(path, {tensor.type for tensor in tensors})
-    end = max((tensor.end for tensor in tensors), default=start)
-    if end > len(data):
-        raise ModelError(
-            f"{show_path(path)} is cut: its tensors end at byte {end}, the file at {len(data)}; fetch it again."
-        )
-    return Header(path, metadata, tensors)
 
 
 def _check_model(path: Path, metadata: Mapping[str, Any]) -> None:
@@ -142,8 +146,6 @@ def _check_model(path: Path, metadata: Mapping[str, Any]) -> None:
             f"{show_path(path)} is one of {count} parts; merge them first with `llama-gguf-split --merge FIRST_PART "
             "WHOLE.gguf`."
         )
-    if not isinstance(metadata.get("general.architecture"), str):
-        raise ModelError(f"{show_path(path)} names no architecture (general.architecture): it holds no language model.")
     if (kind := metadata.get("general.type", "model")) != "model":
         raise ModelError(f"{show_path(path)} holds no model, but one of type {kind!r}; give the model's own GGUF file.")
 
@@ -176,44 +178,3 @@ def _check_types(path: Path, kinds: "set[GGMLQuantizationType]") -> None:
                 f"{show_path(path)} has weights of type {kind.name}, which gguf cannot dequantise; take a file of "
                 "another type, such as Q8_0 or Q4_K_M."
             ) from error
-
-
-class _Cursor:
-    """Reads values one after the other; raises struct.error if the data ends within a value."""
-
-    def __init__(self, data: mmap.mmap, position: int) -> None:
-        self._data = data
-        self.position = position
-
-    def take(self, layout: str) -> tuple[Any, ...]:
-        values = struct.unpack_from("<" + layout, self._data, self.position)
-        self.position += struct.calcsize("<" + layout)
-        return values
-
-    def string(self) -> str:
-        begin = self.position + 8
-        self._skip_string()
-        return self._data[begin : self.position].decode("utf-8")
-
-    def value(self, kind: int) -> Any:
-        """Read a value of this type; an array of strings is only counted."""
-        if kind in _NUMBERS:
-            return self.take(_NUMBERS[kind])[0]
-        if kind == _STRING:
-            return self.string()
-        if kind != _ARRAY:
-            raise struct.error(f"no type of a value: {kind}")
-        kind, count = self.take("IQ")
-        if kind in _NUMBERS:
-            return self.take(f"{count}{_NUMBERS[kind]}")
-        if kind != _STRING:
-            raise struct.error(f"no type of an array: {kind}")
-        for _ in range(count):
-            self._skip_string()
-        return count
-
-    def _skip_string(self) -> None:
-        [length] = self.take("Q")
-        self.position += length
-        if self.position > len(self._data):
-            raise struct.error("a string ends beyond the file")

@@ -19,6 +19,7 @@ from gen.models.gguf.config import end_of_text_ids, read_config
 from gen.models.gguf.header import Header, dequantize, read_header
 from gen.models.load_calls import one_at_a_time, read_dtype
 from gen.models.sources import find_path
+from gen.runtime.cpu_memory import available_bytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -100,19 +101,16 @@ def convert(file: str | Path, folder: str | Path, *, dtype: str | torch.dtype | 
 
 def check_memory(header: Header, dtype: torch.dtype, device: torch.device | None) -> None:
     """Raise a ModelError if the dequantised weights are larger than the free memory at their destination."""
-    import psutil
-
     numbers = [prod(tensor.shape) for tensor in header.tensors]
     weights = sum(numbers) * dtype.itemsize
     # two float32 copies of one tensor at a time; all experts of a mixture are joined in float32
     work = 4 * (sum(numbers) if header.get("expert_count") else 2 * max(numbers, default=0))
-    needs = {"memory": (weights + work, psutil.virtual_memory().available)}
+    left = available_bytes()
+    needs = {} if left is None else {"memory": (weights + work, left)}
     if device is not None and device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        needs = {
-            "memory": (work, psutil.virtual_memory().available),
-            str(device): (weights, torch.cuda.mem_get_info(device)[0] + unused),
-        }
+        needs = {} if left is None else {"memory": (work, left)}
+        needs[str(device)] = (weights, torch.cuda.mem_get_info(device)[0] + unused)
     for where, (needed, free) in needs.items():
         if needed > free:
             name = str(dtype).removeprefix("torch.")

@@ -16,7 +16,7 @@ import transformers
 from packaging.version import Version
 from transformers import PreTrainedModel
 
-from gen.models.gguf.config import LOWEST_TRANSFORMERS
+from gen.models.gguf.header import LOWEST_TRANSFORMERS
 from tests.helpers import BOS, CHAT_TEMPLATE, EOS, OTHER_EOS, bytes_to_characters
 
 needs_transformers = pytest.mark.skipif(

@@ -9,7 +9,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import gen
 from gen.errors import ModelError
-from gen.models.gguf import config as gguf_config
+from gen.models.gguf import header as gguf_header
 from gen.models.gguf.config import read_config
 from gen.models.gguf.header import read_header
 from tests.helpers import EOS, OTHER_EOS
@@ -110,6 +110,6 @@ def test_the_largest_gemma_models_divide_scores_by_the_width_of_the_model(tmp_pa
 
 def test_an_older_transformers_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_gguf(tmp_path / "model.gguf")
-    monkeypatch.setattr(gguf_config, "LOWEST_TRANSFORMERS", "99.0")
+    monkeypatch.setattr(gguf_header, "LOWEST_TRANSFORMERS", "99.0")
     with pytest.raises(ModelError, match=r"need transformers 99\.0 or later, .*: pip install 'gen-torch\[gguf\]'"):
         gen.load(tmp_path / "model.gguf")

@@ -15,6 +15,7 @@ from gen.models.gguf.header import dequantize, read_header
 from tests.models.gguf.files import VOCABULARY, needs_transformers, write_gguf
 
 Q = gguf.GGMLQuantizationType
+pytestmark = needs_transformers
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,6 @@ def test_a_part_of_a_split_file_is_refused(whole: Path, tmp_path: Path) -> None:
         gen.load(bare(tmp_path / "second.gguf", "llama", split__count=2))
 
 
-@needs_transformers
 @pytest.mark.parametrize("architecture", ["t5", "t5encoder", "mamba", "bert", "clip", "gpt-oss", "no such thing"])
 def test_other_architectures_are_named_with_those_that_are_read(architecture: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=rf"architecture '{architecture}', .*gen reads bloom, .*llama, .*qwen3"):

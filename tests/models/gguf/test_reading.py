@@ -3,11 +3,9 @@
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gguf
-import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -15,6 +13,7 @@ from transformers.utils import logging
 
 import gen
 from gen.errors import ArgumentError, ModelError
+from gen.models.gguf import reading
 from gen.models.gguf.reading import convert, read_gguf
 from gen.models.transformers.model import TransformersModel
 from gen.testing import virtual_gpus
@@ -127,11 +126,11 @@ def test_what_does_not_fit_is_refused_before_weights_are_read(
     monkeypatch.setattr(
         gguf, "dequantize", lambda *args: pytest.fail("weights were read") if args[0].size > 100 else None
     )
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=weights - 1))
+    monkeypatch.setattr(reading, "available_bytes", lambda: weights - 1)
     with pytest.raises(ModelError, match=r"GB of memory in float32, .* GB are free: give dtype='bfloat16' or another"):
         gen.load(path, device="cpu")
     with pytest.raises(ModelError, match=r"in bfloat16, .*: give another device, or take a smaller model"):
-        monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+        monkeypatch.setattr(reading, "available_bytes", lambda: 1000)
         gen.load(path, device="cpu", dtype="bfloat16")
 
 
