@@ -9,8 +9,7 @@ from torch import Tensor
 
 from gen.errors import ArgumentError, show
 from gen.models.exllama.exllamav2 import from_exllamav2
-from gen.models.exllama.exllamav2_model import Exllamav2Model
-from gen.models.exllama.exllamav2_rows import Exllamav2Rows
+from gen.models.exllama.exllamav2_model import Exllamav2Model, Exllamav2Rows
 from gen.samplers import GreedySampler, MultinomialSampler
 
 _HEADROOM = 64  # how many new tokens a cache has room for before it grows

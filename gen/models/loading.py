@@ -10,7 +10,7 @@ from gen.arguments import check_flag, with_advice
 from gen.devices import resolve_device
 from gen.errors import ArgumentError, ModelError, show, show_path
 from gen.models.checkpoint_files import check_folder, is_exl3
-from gen.models.exllama.importing import import_exllama
+from gen.models.exllama.shared import import_exllama
 from gen.models.hf_objects import check_model, check_tokenizer
 from gen.models.load_calls import one_at_a_time, read_dtype
 from gen.models.sources import DEMO, find_source, means_file
@@ -269,20 +269,3 @@ def _adapter(
             "AutoProcessor.from_pretrained loads it."
         )
     return VisionModel(model, processor, context_length, own=own)
-
-
-def load_tokenizer(path_or_hub_id: str | Path) -> "PreTrainedTokenizerBase":
-    """The tokenizer of a model in Hugging Face format.
-
-    Raises:
-        ModelError: there is none.
-    """
-    source = find_source(path_or_hub_id)
-
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source.name, **source.options)
-    except Exception as error:  # as in load
-        raise ModelError(f"cannot load the tokenizer of {show_path(path_or_hub_id)}: {error}") from error
-    return tokenizer

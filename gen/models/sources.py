@@ -4,9 +4,12 @@ import re
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gen.errors import ArgumentError, ModelError, show, show_path
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 DEMO = Path(__file__).parent / "demo"
 ADAPTER = "adapter_config.json"  # what PEFT calls the config of an adapter
@@ -85,6 +88,23 @@ def find_source(path_or_hub_id: str | Path, revision: str | None = None) -> Sour
     if isinstance(path_or_hub_id, str) and _HUB_ID.fullmatch(path_or_hub_id):
         return _ask_hub(path_or_hub_id, revision)
     raise ModelError(f"no directory {show_path(path)}; give one, a Hub id as 'organisation/name', or 'demo'.")
+
+
+def load_tokenizer(path_or_hub_id: str | Path) -> "PreTrainedTokenizerBase":
+    """The tokenizer of a model in Hugging Face format.
+
+    Raises:
+        ModelError: there is none.
+    """
+    source = find_source(path_or_hub_id)
+
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source.name, **source.options)
+    except Exception as error:  # configs and remote code fail with errors of every kind
+        raise ModelError(f"cannot load the tokenizer of {show_path(path_or_hub_id)}: {error}") from error
+    return tokenizer
 
 
 def means_file(path_or_hub_id: object) -> bool:

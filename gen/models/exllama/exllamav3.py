@@ -3,9 +3,7 @@
 `gen.load` runs EXL3 checkpoints through transformers; this runs them on exllamav3's own kernels throughout.
 """
 
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +11,18 @@ from typing import Any
 import torch
 
 from gen.arguments import read_whole
-from gen.devices import resolve_device
-from gen.errors import ArgumentError, DeviceError, ModelError, check_number, show, show_path
-from gen.models.exllama import turns
-from gen.models.exllama.checkpoint import Checkpoint, read_checkpoint
-from gen.models.exllama.exllamav3_model import Exllamav3Model
-from gen.models.exllama.exllamav3_rows import PAGE
-from gen.models.exllama.importing import import_exllama
+from gen.errors import ArgumentError, ModelError, show_path
+from gen.models.exllama import shared
+from gen.models.exllama.exllamav3_model import PAGE, Exllamav3Model
+from gen.models.exllama.shared import (
+    Checkpoint,
+    cuda_device,
+    errors_of,
+    import_exllama,
+    read_checkpoint,
+    read_gigabytes,
+    used_devices,
+)
 from gen.models.rotary import read_context
 from gen.runtime.isolation import isolated
 
@@ -60,33 +63,18 @@ def from_exllamav3(
     if cache_bits is not None:
         cache_bits = read_whole("cache_bits", cache_bits, minimum=2, maximum=8)
     if use_per_device is None:
-        target = resolve_device(device)
-        if target.type != "cuda":
-            raise DeviceError(f"exllamav3 runs on CUDA devices alone, not on {target}; gen.load runs on the CPU.")
-        used = [target]
-        place: dict[str, Any] = {"device": target}
+        used = [cuda_device("exllamav3", device)]
+        place: dict[str, Any] = {"device": used[0]}
     else:
-        sizes = _read_sizes(use_per_device)
-        used = [torch.device("cuda", index) for index, size in enumerate(sizes) if size > 0]
-        place = {"use_per_device": sizes}
+        sizes = read_gigabytes("use_per_device", use_per_device)
+        used, place = used_devices(sizes), {"use_per_device": sizes}
     checkpoint = read_checkpoint(path)
     exl3 = import_exllama("exllamav3")
-    with turns.EXLLAMAV3(used[-1], used):
+    with shared.EXLLAMAV3(used[-1], used):
         model, cache, longest = _load(exl3, checkpoint, context_length, pages * PAGE, cache_bits, place)
         for one in used:
             torch.cuda.synchronize(one)
     return Exllamav3Model(model, cache, checkpoint, longest)
-
-
-def _read_sizes(use_per_device: Sequence[float]) -> list[float]:
-    if not isinstance(use_per_device, Sequence) or isinstance(use_per_device, str) or not len(use_per_device):
-        raise ArgumentError(f"use_per_device must be a list of gigabytes for each GPU, got {show(use_per_device)}")
-    for size in use_per_device:
-        check_number("use_per_device", size, minimum=0)
-    if not any(use_per_device):
-        raise ArgumentError(f"use_per_device must have room on some GPU, got {show(use_per_device)}")
-    resolve_device(len(use_per_device) - 1)
-    return [float(size) for size in use_per_device]
 
 
 def _load(
@@ -101,24 +89,18 @@ def _load(
     folder, kind = checkpoint.folder, dict[str, Any]()
     if cache_bits is not None:
         kind = {"layer_type": exl3.CacheLayer_quant, "k_bits": cache_bits, "v_bits": cache_bits}
-    try:
-        with redirect_stdout(sys.stderr):
-            config = exl3.Config.from_directory(str(folder))
-            longest = _choose_factors_(config, checkpoint.config, context_length)
-            model = exl3.Model.from_config(config)
-            if model.get_recurrent_layers():
-                raise ModelError(
-                    f"{show_path(folder)} has layers with a recurrent state or a window of their own, which "
-                    "gen.from_exllamav3 keeps no pages for; gen.load runs an EXL3 checkpoint through transformers."
-                )
-            model.modules[0].caps["prefer_cpu"] = False  # with an embedding on the CPU, the host would wait for ids
-            cache = exl3.Cache(model, max_num_tokens=tokens, **kind)
-            model.load(**place, max_chunk_size=min(tokens, 2048))
-    except (ArgumentError, ModelError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:  # it asserts, and fails with errors of every kind
-        told = f"{type(error).__name__}: {show(str(error), 200)}"
-        raise ModelError(f"exllamav3 cannot load {show_path(folder)}: {told}") from error
+    with errors_of(f"exllamav3 cannot load {show_path(folder)}"):
+        config = exl3.Config.from_directory(str(folder))
+        longest = _choose_factors_(config, checkpoint.config, context_length)
+        model = exl3.Model.from_config(config)
+        if model.get_recurrent_layers():
+            raise ModelError(
+                f"{show_path(folder)} has layers with a recurrent state or a window of their own, which "
+                "gen.from_exllamav3 keeps no pages for; gen.load runs an EXL3 checkpoint through transformers."
+            )
+        model.modules[0].caps["prefer_cpu"] = False  # with an embedding on the CPU, the host would wait for ids
+        cache = exl3.Cache(model, max_num_tokens=tokens, **kind)
+        model.load(**place, max_chunk_size=min(tokens, 2048))
     return model, cache, longest
 
 

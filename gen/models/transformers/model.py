@@ -15,7 +15,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from gen.devices import Placement, describe
 from gen.errors import ModelError
-from gen.models.exllama import turns
+from gen.models.exllama import shared
 from gen.models.generation_config import eos_of_config, read_eos, recommended_sampler
 from gen.models.idle_rows import Idle
 from gen.models.rotary import Rotary
@@ -255,7 +255,7 @@ class TransformersModel:
         """A block for the forward; one thread at a time if the model has exllamav3's layers, which share buffers."""
         if not self._shares_buffers:
             return nullcontext()
-        return turns.EXLLAMAV3(self.placement.logits_device, self.placement.devices)
+        return shared.EXLLAMAV3(self.placement.logits_device, self.placement.devices)
 
     def _own_attention(self) -> "Use | None":
         from gen.models.transformers.attention import Use, install, may_serve

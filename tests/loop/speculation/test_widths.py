@@ -17,8 +17,8 @@ from gen.loop.speculation.costs import Costs, Shape
 from gen.loop.speculation.drafts import ENDING, FORCED
 from gen.loop.speculation.widths import Agreement, Widths, ways_through, worth_of
 from gen.models.base import WideRows
-from gen.models.exllama.exllamav2_rows import Exllamav2Rows
-from gen.models.exllama.exllamav3_rows import Exllamav3Rows
+from gen.models.exllama.exllamav2_model import Exllamav2Rows
+from gen.models.exllama.exllamav3_model import Exllamav3Rows
 from gen.models.exported.program_rows import ExportedRows
 from gen.models.transformers.aligned_rows import AlignedRows
 from gen.models.transformers.model import TransformersModel

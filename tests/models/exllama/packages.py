@@ -9,9 +9,8 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import Mock, patch
 
-from gen.models.exllama import turns
-from gen.models.exllama.importing import import_exllama
-from gen.models.exllama.turns import Turns, own_streams
+from gen.models.exllama import shared
+from gen.models.exllama.shared import Turns, import_exllama, own_streams
 from gen.testing import virtual_gpus
 from tests.models.exllama import exl2_ext, exllamav2_ext, exllamav3_ext
 
@@ -56,7 +55,7 @@ def two_gpus() -> Iterator[None]:
         stack.enter_context(patch.object(config.InferParams, "use_mgemm", lambda *settings: False))  # takes addresses
         for functions in ("attn_fns", "_fns_qc"):  # the second is for quantised caches
             stack.enter_context(patch.object(dispatch, functions, [exllamav3_ext.paged_attention]))
-        stack.enter_context(patch.object(turns, "EXLLAMAV3", Turns(own_streams())))
+        stack.enter_context(patch.object(shared, "EXLLAMAV3", Turns(own_streams())))
         stack.enter_context(two_gpus_of_exllamav2())
         for module in ("model.model", "model.model_ls"):  # these collect the garbage of all tests at each load
             stack.enter_context(patch.object(sys.modules[f"exllamav3.{module}"], "free_mem", lambda: None))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from gen.models.exllama.importing import import_exllama
+from gen.models.exllama.shared import import_exllama
 from tests.models.exllama import exllamav3_ext
 from tests.models.exllama.exl2 import random_exl2
 

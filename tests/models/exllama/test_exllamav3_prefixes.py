@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import gen
-from gen.models.exllama.exllamav3_model import Exllamav3Model
-from gen.models.exllama.exllamav3_rows import PAGE, Exllamav3Rows
+from gen.models.exllama.exllamav3_model import PAGE, Exllamav3Model, Exllamav3Rows
 from gen.testing import no_host_sync
 from tests.models.exllama.checkpoints import save
 from tests.models.exllama.oracle import NEAR, Plain, generated, tokens_of

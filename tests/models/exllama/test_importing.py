@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gen
-from gen.models.exllama.importing import import_exllama
+from gen.models.exllama.shared import import_exllama
 from gen.testing import virtual_gpus
 from tests.helpers.forked import Forked
 from tests.models.exllama import packages

@@ -20,7 +20,7 @@ from torch.utils import cpp_extension
 
 import gen
 from gen.models.exllama.exllamav2_model import CACHES
-from gen.models.exllama.importing import import_exllama
+from gen.models.exllama.shared import import_exllama
 from gen.testing import no_host_sync
 from tests.models.exllama import exllamav3_ext
 from tests.models.exllama.checkpoints import save, save_exl3

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from gen.models.exllama.turns import Turns, own_streams
+from gen.models.exllama.shared import Turns, own_streams
 from gen.testing import virtual_gpus
 
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
