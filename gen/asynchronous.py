@@ -17,7 +17,7 @@ from gen.loop.options import Options
 from gen.loop.run_all import run_all
 from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import KeepsRows, Model
-from gen.models.checking import check_loaded
+from gen.models.checks import check_loaded
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests.settings import OneArguments, PromptArguments, read_settings
 from gen.samplers import GreedySampler, Sampler

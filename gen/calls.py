@@ -16,7 +16,7 @@ from gen.loop.memory import check_room
 from gen.loop.results.values import valued
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model, RecommendsSampler, SameBits
-from gen.models.checking import check_loaded, check_usable
+from gen.models.checks import check_loaded, check_usable
 from gen.requests.constraining import constrained, read_constraints, split_types
 from gen.requests.images import read_images
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts

@@ -17,12 +17,12 @@ from gen.embedding.encoder import Encoder
 from gen.embedding.loading import load_encoder
 from gen.errors import ArgumentError, show_path
 from gen.models.base import Model, ShowsWeights
+from gen.models.checkpoints import load_tokenizer
 from gen.models.exllama.exllamav2 import from_exllamav2
 from gen.models.exllama.exllamav3 import from_exllamav3
 from gen.models.exported.program import from_exported
 from gen.models.loading import load
 from gen.models.misplaced import describe, misplaced_weights
-from gen.models.sources import load_tokenizer
 from gen.runtime.isolation import isolated
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.testing import SyncReport, no_host_sync, virtual_gpus

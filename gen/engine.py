@@ -16,7 +16,7 @@ from gen.loop.options import Options
 from gen.loop.prefixes.tree import tree_of, usual_bytes
 from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import Model
-from gen.models.checking import check_model
+from gen.models.checks import check_model
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests.request import Request
 from gen.requests.settings import EngineArguments, PromptArguments, read_settings

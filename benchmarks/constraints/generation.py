@@ -26,7 +26,7 @@ from pydantic import BaseModel, Field
 import gen
 from benchmarks.measuring import machine, markdown_table, write_json
 from benchmarks.random_model import save_random_model
-from gen.models.sources import DEMO
+from gen.models.checkpoints import DEMO
 from gen.models.transformers.model import TransformersModel
 
 PROMPT = "Describe Ada Lovelace as JSON.\n"

@@ -19,7 +19,7 @@ from gen.constraints.tables.token_automaton import Found, TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.errors import ConstraintError
 from gen.models.base import Model
-from gen.models.checking import check_loaded
+from gen.models.checks import check_loaded
 from gen.runtime.forking import new_lock
 from gen.runtime.isolation import isolated
 from gen.tokens.tokenizers import Tokenizer

@@ -10,10 +10,8 @@ from gen.devices import resolve_device
 from gen.embedding.encoder import Encoder
 from gen.embedding.sentence_folders import read_recipe
 from gen.errors import ModelError, show_path
-from gen.models.checkpoint_files import check_folder
-from gen.models.hf_objects import check_model, check_tokenizer
-from gen.models.load_calls import one_at_a_time, read_dtype
-from gen.models.sources import find_source
+from gen.models.checkpoints import check_folder, find_source
+from gen.models.checks import check_hf_model, check_hf_tokenizer, one_at_a_time, read_dtype
 from gen.models.unknown_arguments import loading_advice
 from gen.runtime.isolation import isolated
 
@@ -97,6 +95,6 @@ def from_transformers_encoder(
         ArgumentError: something else came as a model or tokenizer.
         ModelError: it is no encoder without a head, is in training mode, or is on several devices.
     """
-    check_model("from_transformers_encoder", model, tokenizer, load="gen.load_encoder")
-    check_tokenizer("from_transformers_encoder", tokenizer, model=model)
+    check_hf_model("from_transformers_encoder", model, tokenizer, load="gen.load_encoder")
+    check_hf_tokenizer("from_transformers_encoder", tokenizer, model=model)
     return Encoder(model, tokenizer)

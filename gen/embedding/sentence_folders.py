@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from gen.errors import ModelError
-from gen.models.checkpoint_files import read_json
-from gen.models.sources import Source
+from gen.models.checkpoints import Source, read_json
 
 Pooling = Literal["mean", "cls", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)

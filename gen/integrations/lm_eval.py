@@ -20,7 +20,7 @@ import gen
 import gen.samplers
 from gen.errors import ArgumentError, show
 from gen.models.base import Model
-from gen.models.checking import check_model
+from gen.models.checks import check_model
 from gen.requests.chats import chat_text
 from gen.scoring.pairs import Pair
 from gen.scoring.scorer import Scorer

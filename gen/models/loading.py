@@ -9,11 +9,9 @@ import torch
 from gen.arguments import check_flag, with_advice
 from gen.devices import resolve_device
 from gen.errors import ArgumentError, ModelError, show, show_path
-from gen.models.checkpoint_files import check_folder, is_exl3
+from gen.models.checkpoints import DEMO, check_folder, find_source, is_exl3, means_file
+from gen.models.checks import check_hf_model, check_hf_tokenizer, one_at_a_time, read_dtype
 from gen.models.exllama.shared import import_exllama
-from gen.models.hf_objects import check_model, check_tokenizer
-from gen.models.load_calls import one_at_a_time, read_dtype
-from gen.models.sources import DEMO, find_source, means_file
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.packed_linear import is_on_cpu, suit_cpu_
 from gen.models.transformers.peft_adapters import find_adapter
@@ -219,8 +217,8 @@ def from_transformers(
         ModelError: it is not a decoder language model, is in training mode, cannot use a static cache, fails or
             differs in the probe, or its tokenizer or processor does not fit.
     """
-    check_model("from_transformers", model, tokenizer, load="gen.load")
-    check_tokenizer("from_transformers", tokenizer, processor=True, model=model)
+    check_hf_model("from_transformers", model, tokenizer, load="gen.load")
+    check_hf_tokenizer("from_transformers", tokenizer, processor=True, model=model)
     check_flag("replay", replay)
     check_flag("probe", probe)
     check_flag("pack", pack)

@@ -20,7 +20,7 @@ from gen.loop.row_pool import usual_rows
 from gen.loop.runner import Runner
 from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import Model
-from gen.models.checking import check_model
+from gen.models.checks import check_model
 from gen.requests.processors import LogitsProcessor
 from gen.requests.prompts import Prompt
 from gen.requests.settings import Settings

@@ -9,7 +9,7 @@ import torch
 from gen.arguments import as_lists, check_flag, is_whole, read_whole
 from gen.errors import ArgumentError, show
 from gen.models.base import Model
-from gen.models.checking import check_model
+from gen.models.checks import check_model
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts, vocabulary
 from gen.runtime.isolation import isolated
 from gen.scoring.pairs import Pair, read_pairs, refuse_equal

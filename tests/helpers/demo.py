@@ -7,7 +7,7 @@ import torch
 from transformers import AutoTokenizer
 
 import gen
-from gen.models.sources import DEMO
+from gen.models.checkpoints import DEMO
 from gen.models.transformers.model import TransformersModel
 
 

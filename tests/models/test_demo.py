@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import gen
-from gen.models.sources import DEMO
+from gen.models.checkpoints import DEMO
 from training.demo.corpus import HELD_OUT_NAMES, SEEN_NAMES
 
 

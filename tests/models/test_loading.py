@@ -26,7 +26,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 import gen
-from gen.models import load_calls
+from gen.models import checks
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
 from tests.helpers.forked import Forked
 
@@ -374,7 +374,7 @@ def test_quantization_config_is_passed_on(saved: Path) -> None:
 
 def test_a_forked_process_loads_though_another_thread_was_loading_and_renews_torchs_threads_first(saved: Path) -> None:
     """The first call of `set_num_threads` replaces torch's pool; without it, threads that load would race for it."""
-    holder = Thread(target=load_calls._LOADING.acquire)
+    holder = Thread(target=checks._LOADING.acquire)
     holder.start()
     holder.join()
 
@@ -390,5 +390,5 @@ def test_a_forked_process_loads_though_another_thread_was_loading_and_renews_tor
     try:
         code, out, err = Forked(program).end()
     finally:
-        load_calls._LOADING._at_fork_reinit()
+        checks._LOADING._at_fork_reinit()
     assert (code, out) == (0, "[]\n[1]\n[1]\n"), err

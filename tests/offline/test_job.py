@@ -366,7 +366,7 @@ def test_a_dry_run_checks_everything_and_leaves_nothing(tmp_path: Path, capsys: 
 
 def test_another_model_under_the_same_name_is_refused(tmp_path: Path) -> None:
     model = tmp_path / "model"
-    _copy(Path(gen.models.sources.DEMO), model)
+    _copy(Path(gen.models.checkpoints.DEMO), model)
     source = write_rows(tmp_path / "a.jsonl", ROWS[:4])
     arguments: Any = {"model": model, "max_new_tokens": 2, "shard_rows": 2}
     report = gen.run_batch(source, tmp_path / "out", **arguments)

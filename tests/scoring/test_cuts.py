@@ -12,7 +12,7 @@ from tokenizers import decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import gen
-from gen.models.sources import DEMO
+from gen.models.checkpoints import DEMO
 from gen.requests.chats import chat_text
 from tests.helpers import byte_tokenizer, spaced_tokenizer, tiny_model
 from tests.helpers.demo import short_demo

@@ -15,7 +15,7 @@ from gen.loop.prefixes.columns import Columns, load
 from gen.loop.prefixes.tree import PrefixTree, tree_of
 from gen.loop.replay.steps import rests_on, version_of
 from gen.models.base import Lent, Model, ReadsPlaces, SavesColumns, SavesStates
-from gen.models.checking import check_usable
+from gen.models.checks import check_usable
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt
 
 _MORE = ("a", " a", "A", "1", " ", "\n", ".", "'s")  # texts that may follow: each may change the last tokens

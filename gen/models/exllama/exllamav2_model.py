@@ -22,7 +22,7 @@ from torch import Tensor
 from gen.devices import Placement, describe, to_device
 from gen.errors import ArgumentError, DeviceError, ModelError, show_path
 from gen.models.base import Inputs
-from gen.models.checkpoint_files import read_json
+from gen.models.checkpoints import read_json
 from gen.models.exllama.shared import Checkpoint, Turns, errors_of, import_exllama, tensors_in
 from gen.models.idle_rows import Idle
 from gen.samplers import Sampler

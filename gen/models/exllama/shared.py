@@ -21,9 +21,8 @@ from torch import Tensor
 
 from gen.devices import resolve_device
 from gen.errors import ArgumentError, DeviceError, GenError, ModelError, check_number, show, show_path
-from gen.models.checkpoint_files import check_safetensors, read_config
+from gen.models.checkpoints import check_safetensors, find_path, load_tokenizer, read_config
 from gen.models.generation_config import read_eos, recommended_sampler
-from gen.models.sources import find_path, load_tokenizer
 from gen.runtime.forking import new_lock
 from gen.runtime.lent_streams import lend
 from gen.samplers import Sampler

@@ -14,12 +14,12 @@ from torch.nn.functional import pad
 from gen.arguments import read_token_ids, read_whole
 from gen.devices import Placement, current, describe, resolve_device
 from gen.errors import ArgumentError, ModelError, show_path
+from gen.models.checkpoints import find_path
+from gen.models.checks import check_hf_tokenizer, kind_of
 from gen.models.exported.program_inputs import ProgramInputs
 from gen.models.exported.program_rows import ExportedRows
 from gen.models.exported.relocating import relocate, run_on
-from gen.models.hf_objects import check_tokenizer, kind_of
 from gen.models.idle_rows import Idle
-from gen.models.sources import find_path
 from gen.runtime.isolation import isolated
 from gen.tokens.tokenizers import Tokenizer
 
@@ -64,7 +64,7 @@ def from_exported(
     from torch.export import ExportedProgram
 
     target = resolve_device(device)
-    check_tokenizer("from_exported", tokenizer)
+    check_hf_tokenizer("from_exported", tokenizer)
     if isinstance(path_or_program, str | PathLike):
         program = _read(find_path(path_or_program))
     elif isinstance(path_or_program, ExportedProgram):

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from gen.errors import ArgumentError, ModelError, show_path
+from gen.models.checkpoints import find_path
+from gen.models.checks import one_at_a_time, read_dtype
 from gen.models.gguf.config import end_of_text_ids, read_config
 from gen.models.gguf.header import Header, dequantize, read_header
-from gen.models.load_calls import one_at_a_time, read_dtype
-from gen.models.sources import find_path
 from gen.runtime.cpu_memory import available_bytes
 
 if TYPE_CHECKING:

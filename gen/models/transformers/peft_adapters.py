@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gen.errors import ModelError, show_path
-from gen.models.checkpoint_files import check_safetensors, has_weights, read_json
-from gen.models.sources import ADAPTER, Source, find_source
+from gen.models.checkpoints import ADAPTER, Source, check_safetensors, find_source, has_weights, read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

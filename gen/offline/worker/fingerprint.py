@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from gen.models.sources import ADAPTER, Source, find_path, find_source
+from gen.models.checkpoints import ADAPTER, Source, find_path, find_source
 from gen.models.transformers.peft_adapters import find_adapter
 
 _WEIGHTS = {".safetensors", ".bin", ".gguf", ".pt", ".pth", ".h5", ".msgpack"}

@@ -1,13 +1,50 @@
-"""Checks the objects that a user gives as a model and its tokenizer, before anything else is read from them."""
+"""Checks of the models, tokenizers and settings that users give, before anything else is read from them; and the lock
+under which models are loaded."""
 
+from collections.abc import Callable
+from functools import wraps
 from os import PathLike
+from threading import RLock
+from typing import ParamSpec, TypeVar
 
+import torch
 from torch import nn
 
 from gen.errors import ArgumentError, show
+from gen.models.base import Checked, Model, TellsAtOnce
+from gen.runtime.forking import new_lock, renew_threads
+
+_LOADING = new_lock(RLock)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
-def check_model(function: str, model: object, tokenizer: object, *, load: str) -> None:
+def check_model(model: Model) -> None:
+    """Raise unless this is a loaded model that gen can still run."""
+    check_loaded(model)
+    if isinstance(model, Checked):
+        model.check()
+
+
+def check_usable(model: Model) -> None:
+    """As `check_model`, but only as far as it is seen at once: the loop looks at all of the model when prompts join."""
+    check_loaded(model)
+    if isinstance(model, TellsAtOnce):
+        model.check_usable()
+
+
+def check_loaded(model: Model) -> None:
+    """Raise unless this is a loaded model."""
+    needed = ("new_rows", "placement", "tokenizer", "vocab_size", "context_length", "eos_token_ids")
+    if not all(hasattr(model, name) for name in needed):
+        hint = "; an encoder is for gen.embed" if hasattr(model, "encode") else ""
+        if hasattr(model, "config"):
+            hint = "; give gen.from_transformers(model, tokenizer)"
+        got = show(model) if isinstance(model, str | PathLike) else f"{type(model).__name__}{hint}"
+        raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {got}")
+
+
+def check_hf_model(function: str, model: object, tokenizer: object, *, load: str) -> None:
     """Raise an ArgumentError unless this may be a model of transformers.
 
     Args:
@@ -36,7 +73,7 @@ def check_model(function: str, model: object, tokenizer: object, *, load: str) -
     raise ArgumentError(f"{function} takes a loaded model of transformers, got {kind_of(model)}{hint}.")
 
 
-def check_tokenizer(function: str, tokenizer: object, *, processor: bool = False, model: object = None) -> None:
+def check_hf_tokenizer(function: str, tokenizer: object, *, processor: bool = False, model: object = None) -> None:
     """Raise an ArgumentError unless this may be a tokenizer of transformers.
 
     Args:
@@ -62,3 +99,29 @@ def check_tokenizer(function: str, tokenizer: object, *, processor: bool = False
 def kind_of(value: object) -> str:
     """A value itself if it is short, otherwise the name of its type."""
     return show(value) if isinstance(value, str | int | float | PathLike | type | None) else type(value).__name__
+
+
+def one_at_a_time(load: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let one thread load at a time.
+
+    transformers replaces some of its own functions while it loads; two threads at once would leave them replaced, and
+    every later model of the process would lack its tied weights.
+    """
+
+    @wraps(load)
+    def alone(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with _LOADING:
+            renew_threads()
+            return load(*args, **kwargs)
+
+    return alone
+
+
+def read_dtype(dtype: str | torch.dtype | None) -> torch.dtype | str:
+    """A floating dtype, or "auto" for the checkpoint's."""
+    found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
+    if dtype is None:
+        return "auto"
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ArgumentError(f"dtype must be a floating type such as 'float32' or 'bfloat16', got {show(dtype)}")
+    return found
