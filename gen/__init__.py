@@ -5,110 +5,71 @@ Each name is imported when it is first used, so `import gen` takes milliseconds 
 
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from gen import samplers, testing
-    from gen.api import generate, stream
-    from gen.asynchronous import agenerate, astream
-    from gen.completions import Completion, StreamEvent, ToolCallDelta, TopLogprobs
-    from gen.constraints.compiling import compile
-    from gen.constraints.constraint import Constraint
-    from gen.constraints.output_types import choice, either, grammar, json_schema, regex, repeat, sequence, text
-    from gen.devices import Placement
-    from gen.embedding.embed import embed
-    from gen.embedding.loading import from_transformers_encoder, load_encoder
-    from gen.engine import Engine
-    from gen.errors import (
-        ArgumentError,
-        BatchError,
-        ConstraintError,
-        DeviceError,
-        EngineClosed,
-        EngineFull,
-        GenError,
-        IncompleteError,
-        Interrupted,
-        ModelError,
-        SamplingError,
-        ValueRefusedError,
+# isort: off
+if TYPE_CHECKING:  # "x as x" says that a name is for users; `_HOMES` has the same names for when they are used
+    from gen import samplers as samplers, testing as testing
+    from gen.api import generate as generate, stream as stream
+    from gen.asynchronous import agenerate as agenerate, astream as astream
+    from gen.completions import (
+        Completion as Completion,
+        StreamEvent as StreamEvent,
+        ToolCallDelta as ToolCallDelta,
+        TopLogprobs as TopLogprobs,
     )
-    from gen.loop.engine_thread import EngineStats
-    from gen.loop.prefixes.prefix import Prefix, prefix
-    from gen.loop.speculation.settings import Speculation
-    from gen.models.exllama.exllamav2 import from_exllamav2
-    from gen.models.exllama.exllamav3 import from_exllamav3
-    from gen.models.exported.program import from_exported
-    from gen.models.loading import from_transformers, load
-    from gen.offline.iterating import generate_iter
-    from gen.offline.job import BatchReport, run_batch
-    from gen.scoring.scorer import Score
-    from gen.scoring.scores import classify, score
-    from gen.streaming import Stream
-    from gen.tools.calls import tool_calls
-    from gen.tools.values import ToolCall, ToolCalls
+    from gen.constraints.compiling import compile as compile
+    from gen.constraints.constraint import Constraint as Constraint
+    from gen.constraints.output_types import (
+        choice as choice,
+        either as either,
+        grammar as grammar,
+        json_schema as json_schema,
+        regex as regex,
+        repeat as repeat,
+        sequence as sequence,
+        text as text,
+    )
+    from gen.devices import Placement as Placement
+    from gen.embedding.embed import embed as embed
+    from gen.embedding.loading import (
+        from_transformers_encoder as from_transformers_encoder,
+        load_encoder as load_encoder,
+    )
+    from gen.engine import Engine as Engine
+    from gen.errors import (
+        ArgumentError as ArgumentError,
+        BatchError as BatchError,
+        ConstraintError as ConstraintError,
+        DeviceError as DeviceError,
+        EngineClosed as EngineClosed,
+        EngineFull as EngineFull,
+        GenError as GenError,
+        IncompleteError as IncompleteError,
+        Interrupted as Interrupted,
+        ModelError as ModelError,
+        SamplingError as SamplingError,
+        ValueRefusedError as ValueRefusedError,
+    )
+    from gen.loop.engine_thread import EngineStats as EngineStats
+    from gen.loop.prefixes.prefix import Prefix as Prefix, prefix as prefix
+    from gen.loop.speculation.settings import Speculation as Speculation
+    from gen.models.exllama.exllamav2 import from_exllamav2 as from_exllamav2
+    from gen.models.exllama.exllamav3 import from_exllamav3 as from_exllamav3
+    from gen.models.exported.program import from_exported as from_exported
+    from gen.models.loading import from_transformers as from_transformers, load as load
+    from gen.offline.iterating import generate_iter as generate_iter
+    from gen.offline.job import BatchReport as BatchReport, run_batch as run_batch
+    from gen.scoring.scorer import Score as Score
+    from gen.scoring.scores import classify as classify, score as score
+    from gen.streaming import Stream as Stream
+    from gen.tools.calls import tool_calls as tool_calls
+    from gen.tools.values import ToolCall as ToolCall, ToolCalls as ToolCalls
 
-__all__ = [
-    "ArgumentError",
-    "BatchError",
-    "BatchReport",
-    "Completion",
-    "Constraint",
-    "ConstraintError",
-    "DeviceError",
-    "Engine",
-    "EngineClosed",
-    "EngineFull",
-    "EngineStats",
-    "GenError",
-    "IncompleteError",
-    "Interrupted",
-    "ModelError",
-    "Placement",
-    "Prefix",
-    "SamplingError",
-    "Score",
-    "Speculation",
-    "Stream",
-    "StreamEvent",
-    "ToolCall",
-    "ToolCallDelta",
-    "ToolCalls",
-    "TopLogprobs",
-    "ValueRefusedError",
-    "agenerate",
-    "astream",
-    "choice",
-    "classify",
-    "compile",
-    "either",
-    "embed",
-    "from_exllamav2",
-    "from_exllamav3",
-    "from_exported",
-    "from_transformers",
-    "from_transformers_encoder",
-    "generate",
-    "generate_iter",
-    "grammar",
-    "json_schema",
-    "load",
-    "load_encoder",
-    "prefix",
-    "regex",
-    "repeat",
-    "run_batch",
-    "samplers",
-    "score",
-    "sequence",
-    "stream",
-    "testing",
-    "text",
-    "tool_calls",
-]
-
+# isort: on
 _HOMES = {
     "api": ["generate", "stream"],
     "asynchronous": ["agenerate", "astream"],
@@ -158,6 +119,7 @@ _HOMES = {
     "tools.calls": ["tool_calls"],
     "tools.values": ["ToolCall", "ToolCalls"],
 }
+__all__ = sorted(["samplers", "testing", *chain.from_iterable(_HOMES.values())])
 
 
 def __getattr__(name: str) -> Any:
