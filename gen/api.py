@@ -10,6 +10,7 @@ from gen.arguments import check_flag, read_whole
 from gen.calls import OnErrors, Result, find_step_rows, read_call, read_one
 from gen.completions import Completion
 from gen.errors import Interrupted
+from gen.hints import GENERATING, explains_unknown
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.results.values import valued
@@ -23,7 +24,6 @@ from gen.requests.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests.settings import PromptArguments, Settings
 from gen.requests.stops import Stops
 from gen.requests.truncating import Truncate
-from gen.requests.unknown_arguments import explains_unknown
 from gen.samplers import GreedySampler, Sampler
 from gen.streaming import CallerStream, Stream
 
@@ -181,7 +181,7 @@ def generate(
     details: bool = ...,
     **arguments: Unpack[Arguments],
 ) -> Any: ...
-@explains_unknown
+@explains_unknown(GENERATING)
 def generate(
     model: Model,
     prompt: Prompt | Prompts[AnyPrompt],
@@ -376,7 +376,7 @@ def generate(
     return call.results(jobs)
 
 
-@explains_unknown
+@explains_unknown(GENERATING)
 def stream(
     model: Model,
     prompt: Prompt,

@@ -1,21 +1,16 @@
-"""Reads and checks arguments: whole numbers of any library, arrays as lists, token ids, texts, flags, unknown names."""
+"""Reads and checks arguments: whole numbers of any library, arrays as lists, token ids, texts, flags."""
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from functools import wraps
-from inspect import signature
-from typing import Any, ParamSpec, Protocol, TypeVar
+from collections.abc import Sequence, Set
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from gen.errors import ArgumentError, UnknownArgumentError, in_words, refuse_unknown, show
+from gen.errors import ArgumentError, in_words, show
 
 LARGEST = 2**63 - 1  # the largest int64
-Advice = Callable[[Mapping[str, Any]], Iterable[str]]
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 
 class Array(Protocol):
@@ -116,38 +111,6 @@ def check_flag(name: str, value: object) -> None:
     """Raise an ArgumentError unless value is True or False. Python would count "no" as True."""
     if not isinstance(value, bool):
         raise ArgumentError(f"{name} must be True or False, got {show(value)}")
-
-
-def with_advice(advice: Advice) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Make a function that refuses an unknown argument say what to write instead.
-
-    Args:
-        advice: gives what to write instead of unknown arguments, and nothing for those that it does not know.
-    """
-
-    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        known = [*signature(function).parameters]
-
-        @wraps(function)
-        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            refuse_with_advice(function.__name__, kwargs, known, advice)
-            return function(*args, **kwargs)
-
-        return call
-
-    return decorate
-
-
-def refuse_with_advice(function: str, given: Mapping[str, Any], known: Sequence[str], advice: Advice) -> None:
-    """Raise an UnknownArgumentError that says what to write, if an argument is not known."""
-    unknown = {name: value for name, value in given.items() if name not in known}
-    if not unknown:
-        return
-    instead = ", and ".join(advice(unknown))
-    if not instead:
-        refuse_unknown(function, unknown, known)
-    names = ", ".join(show(name, 40).strip("'") for name in unknown)
-    raise UnknownArgumentError(f"{function} takes no {names}; write {instead}.")
 
 
 def _of_whole_numbers(array: Any) -> bool:

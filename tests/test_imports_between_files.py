@@ -18,6 +18,7 @@ LEVELS = (  # in the order of the data: what is read, the model, the logits, the
     {"arguments", "completions", "devices", "errors", "runtime"},
     {"tokens"},
     {"attention", "samplers", "testing"},
+    {"hints"},
     {"models"},
     {"constraints", "tools"},
     {"requests"},

@@ -5,21 +5,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gen.arguments import check_flag, with_advice
+from gen.arguments import check_flag
 from gen.devices import resolve_device
 from gen.embedding.encoder import Encoder
 from gen.embedding.sentence_folders import read_recipe
 from gen.errors import ModelError, show_path
+from gen.hints import LOADING, explains_unknown
 from gen.models.checkpoints import check_folder, find_source
 from gen.models.checks import check_hf_model, check_hf_tokenizer, one_at_a_time, read_dtype
-from gen.models.unknown_arguments import loading_advice
 from gen.runtime.isolation import isolated
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-@with_advice(loading_advice)
+@explains_unknown(LOADING)
 @one_at_a_time
 @isolated
 @torch.inference_mode(False)

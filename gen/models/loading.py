@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gen.arguments import check_flag, with_advice
+from gen.arguments import check_flag
 from gen.devices import resolve_device
 from gen.errors import ArgumentError, ModelError, show, show_path
+from gen.hints import LOADING, explains_unknown
 from gen.models.checkpoints import DEMO, check_folder, find_source, is_exl3, means_file
 from gen.models.checks import check_hf_model, check_hf_tokenizer, one_at_a_time, read_dtype
 from gen.models.exllama.shared import import_exllama
@@ -17,7 +18,6 @@ from gen.models.transformers.packed_linear import is_on_cpu, suit_cpu_
 from gen.models.transformers.peft_adapters import find_adapter
 from gen.models.transformers.probing import probe_model
 from gen.models.transformers.vision import VisionModel, reads_images
-from gen.models.unknown_arguments import loading_advice
 from gen.runtime.isolation import isolated
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformers.utils.quantization_config import QuantizationConfigMixin
 
 
-@with_advice(loading_advice)
+@explains_unknown(LOADING)
 @one_at_a_time
 @isolated
 @torch.inference_mode(False)
@@ -181,7 +181,7 @@ def _keep_logits_(model: "PreTrainedModel") -> None:
         hook.io_same_device = False
 
 
-@with_advice(loading_advice)
+@explains_unknown(LOADING)
 @isolated
 def from_transformers(
     model: "PreTrainedModel",

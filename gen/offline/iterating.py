@@ -13,6 +13,7 @@ from gen.arguments import as_lists, check_flag, read_whole
 from gen.calls import Call, read_call
 from gen.constraints.compiling import compile
 from gen.errors import ArgumentError, show
+from gen.hints import GENERATING, explains_unknown
 from gen.loop.jobs import Job, new_job
 from gen.loop.memory import check_room
 from gen.loop.options import Options
@@ -26,11 +27,10 @@ from gen.requests.prompts import Prompt
 from gen.requests.settings import Settings
 from gen.requests.stops import Stops
 from gen.requests.truncating import Truncate
-from gen.requests.unknown_arguments import explains_unknown
 from gen.samplers import Sampler
 
 
-@explains_unknown
+@explains_unknown(GENERATING)
 def generate_iter(
     model: Model,
     prompts: Iterable[Prompt],

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from gen.hints import refuse_unknown_arguments
 from gen.requests.images import ImageLike
 from gen.requests.processors import LogitsProcessor
 from gen.requests.stops import Stops
 from gen.requests.truncating import Truncate
-from gen.requests.unknown_arguments import refuse_unknown_arguments
 from gen.samplers import Sampler
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import gen
+from gen.hints import GENERATING
 from gen.requests.settings import Settings
-from gen.requests.unknown_arguments import _INSTEAD
 from tests.helpers import ScriptedModel
 
 
@@ -77,7 +77,7 @@ def test_other_names_are_answered_with_the_nearest_and_all_that_there_are(functi
     assert model.steps == 0
 
 
-@pytest.mark.parametrize("name", [name for names in _INSTEAD for name in names])
+@pytest.mark.parametrize("name", [name for names in GENERATING for name in names])
 def test_no_advice_is_for_a_name_that_there_is(name: str) -> None:
     assert name not in Settings.__annotations__
     with pytest.raises(gen.ArgumentError, match=f"stream takes no {name}; write ") as caught:
