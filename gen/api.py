@@ -21,9 +21,7 @@ from gen.models.base import Model
 from gen.requests.images import ImageLike
 from gen.requests.processors import LogitsProcessor
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
-from gen.requests.settings import PromptArguments, Settings
-from gen.requests.stops import Stops
-from gen.requests.truncating import Truncate
+from gen.requests.settings import PromptArguments, Settings, Stops, Truncate
 from gen.samplers import GreedySampler, Sampler
 from gen.streaming import CallerStream, Stream
 

@@ -17,13 +17,11 @@ from gen.loop.results.values import valued
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model, RecommendsSampler, SameBits
 from gen.models.checks import check_loaded, check_usable
-from gen.requests.constraining import constrained, read_constraints, split_types
 from gen.requests.images import read_images
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts
-from gen.requests.reading import read_requests
+from gen.requests.reading import constrained, read_constraints, read_requests, split_types
 from gen.requests.request import Request
-from gen.requests.settings import Settings
-from gen.requests.stops import is_list_for_each
+from gen.requests.settings import Settings, is_list_for_each
 from gen.samplers import BeamSearchSampler, MultinomialSampler, Sampler
 from gen.samplers.base import read_sampler
 

@@ -268,7 +268,7 @@ def read_pictures(paths: list[Path] | None) -> list["Pictures.Image"] | None:
 
 def read_stops(stops: list[str] | None) -> list[str]:
     """The stop strings, with their escapes resolved."""
-    from gen.requests import stops as reading
+    from gen.requests import settings as reading
 
     given = [unescape(text) for text in stops or ()]
     reading.read_stops(given)

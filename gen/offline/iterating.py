@@ -24,9 +24,7 @@ from gen.models.base import Model
 from gen.models.checks import check_model
 from gen.requests.processors import LogitsProcessor
 from gen.requests.prompts import Prompt
-from gen.requests.settings import Settings
-from gen.requests.stops import Stops
-from gen.requests.truncating import Truncate
+from gen.requests.settings import Settings, Stops, Truncate
 from gen.samplers import Sampler
 
 

@@ -225,6 +225,34 @@ def no_room(number: int, tokens: int | str, context_length: int, *, whole: bool)
     )
 
 
+def cut_left(
+    number: int, token_ids: Sequence[int], context_length: int, new_tokens: int, *, bos_token_id: int | None, why: str
+) -> list[int]:
+    """A prompt's last tokens, few enough for the new tokens to fit; its bos token stays if it begins with one.
+
+    Args:
+        number: the prompt's number, for errors.
+        why: why the prompt must not be cut, such as "is a chat"; "" if it may be cut.
+    Raises:
+        ArgumentError: the prompt is too long and must not be cut, or there is no room for any prompt.
+    """
+    kept = context_length - new_tokens
+    if len(token_ids) <= kept:
+        return list(token_ids)
+    if why:
+        raise ArgumentError(
+            f"prompt {number} {why}, which is not cut: its {len(token_ids)} tokens and {new_tokens} new ones are more "
+            f"than the model's context of {context_length}. Shorten it yourself, or give less max_new_tokens."
+        )
+    begin = [token_ids[0]] if token_ids[0] == bos_token_id else []
+    if kept <= len(begin):
+        raise ArgumentError(
+            f"max_new_tokens is {new_tokens}, and the model's context of {context_length} leaves no room for a prompt "
+            "beside them; give less."
+        )
+    return [*begin, *token_ids[len(token_ids) - kept + len(begin) :]]
+
+
 def _check_template_kwargs(number: int, prompt: Prompt, chat: bool, given: Mapping[str, object] | None) -> None:
     """Refuse chat_template_kwargs for a prompt that is no chat."""
     if given is None:

@@ -7,7 +7,7 @@ from typing import Literal
 from gen.constraints.constraint import Constraint
 from gen.models.base import Inputs
 from gen.requests.processors import LogitsProcessor
-from gen.requests.stops import Stop
+from gen.requests.settings import Stop
 from gen.samplers.base import Sampler
 from gen.tokens.thoughts import Marks
 

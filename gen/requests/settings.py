@@ -1,15 +1,24 @@
-"""The settings of a call that generates: one object for `generate`, `stream`, the engine and asyncio."""
+"""The settings of a call that generates: one object for `generate`, `stream`, the engine and asyncio; and the stops,
+which end a text."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
+from gen.arguments import check_text
+from gen.constraints.automata.limits import TooLarge, Unsupported
+from gen.constraints.automata.searching import Search, search_of
+from gen.errors import ArgumentError, show
 from gen.hints import refuse_unknown_arguments
 from gen.requests.images import ImageLike
 from gen.requests.processors import LogitsProcessor
-from gen.requests.stops import Stops
-from gen.requests.truncating import Truncate
 from gen.samplers import Sampler
+
+Stop = str | Search
+GivenStop = str | re.Pattern[str]
+Stops = GivenStop | Sequence[GivenStop] | None  # for one prompt
+Truncate = Literal["left"] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,3 +95,73 @@ class PromptArguments(SharedArguments, total=False):
     max_new_tokens: int | Sequence[int] | None
     stop: Stops | Sequence[Stops]
     seed: int | Sequence[int] | None
+
+
+def check_truncate(truncate: object) -> None:
+    """Raise an ArgumentError unless it is "left" or None."""
+    if truncate is not None and not (isinstance(truncate, str) and truncate == "left"):
+        raise ArgumentError(f'truncate must be "left" or None, got {show(truncate)}')
+
+
+def is_list_for_each(stop: object) -> bool:
+    """Whether `stop` has stops for each prompt of a list: it is a list with lists or None in it."""
+    return isinstance(stop, list | tuple) and any(one is None or _is_list(one) for one in stop)
+
+
+def read_stops_of_each(stop: Stops | Sequence[Stops], prompts: int) -> list[tuple[Stop, ...]]:
+    """The stops of each prompt.
+
+    Raises:
+        ArgumentError: as for `read_stops`, or there are not as many lists as prompts.
+    """
+    if not is_list_for_each(stop):
+        return [read_stops(stop)] * prompts
+    lists: Any = stop
+    for number, one in enumerate(lists):
+        if one is not None and not _is_list(one):
+            raise ArgumentError(
+                f"stop has a list for each prompt, but {show(one)} for prompt {number}; write [{show(one)}] there."
+            )
+    if len(lists) != prompts:
+        raise ArgumentError(f"stop must have one list or None for each of {prompts} prompts, got {len(lists)}")
+    return [read_stops(one) for one in lists]
+
+
+def read_stops(stop: Any) -> tuple[Stop, ...]:
+    """The stops of one prompt as a tuple.
+
+    Raises:
+        ArgumentError: a stop is neither a string nor a compiled regex, or would end an empty text, or is a regex that
+            no automaton can say, or that takes too large a one.
+    """
+    given = (stop,) if isinstance(stop, str | re.Pattern) else () if stop is None else stop
+    if not _is_list(given):
+        raise ArgumentError(f"stop must be a string, a compiled regex or a list of those, got {show(stop)}")
+    return tuple(_read_stop(number, one) for number, one in enumerate(given))
+
+
+def _read_stop(number: int, stop: Any) -> Stop:
+    """One stop."""
+    if isinstance(stop, re.Pattern) and isinstance(stop.pattern, str):
+        try:
+            search = search_of(stop)
+        except (Unsupported, TooLarge) as error:
+            raise ArgumentError(
+                f"stop {show(stop)}: {error}. A stop runs as an automaton, which takes no longer for one text than for "
+                "another: write it without references to groups, look-around, atomic groups and possessive repeats, "
+                "and with small counts."
+            ) from None
+        if search.empty:
+            raise ArgumentError(
+                f"stop {show(stop)} matches a text of no characters, and would end every text at once; write a regex "
+                "that matches at least one character."
+            )
+        return search
+    if not isinstance(stop, str) or not stop:
+        raise ArgumentError(f"stop takes strings of at least one character and compiled regexes, got {show(stop)}")
+    check_text(f"stop string {number}", stop)
+    return stop
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence | Set) and not isinstance(value, str | bytes | bytearray | memoryview)

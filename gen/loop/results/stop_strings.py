@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gen.constraints.automata.searching import Search
-from gen.requests.stops import Stop
+from gen.requests.settings import Stop
 
 
 class StopStrings:

@@ -9,7 +9,7 @@ import pytest
 
 from gen.errors import ArgumentError
 from gen.loop.results.stop_strings import StopStrings
-from gen.requests.stops import GivenStop, read_stops, read_stops_of_each
+from gen.requests.settings import GivenStop, read_stops, read_stops_of_each
 from gen.tokens.tokenizers import Detokenizer, Tokenizer
 from tests.helpers import byte_tokenizer
 
