@@ -1,7 +1,7 @@
 """Examines a loaded model: what is on which device, and where the host waits for each token."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,13 +89,19 @@ class Diagnosis:
         }
 
     def __str__(self) -> str:
-        waits = [_waits_line(name, waits) for name, waits in self.waits.items()]
-        return "\n".join([_ran_on(self.virtual), *_placement_lines(self.placement), *waits, *self.findings()])
-
-    def findings(self) -> list[str]:
-        """The last lines of the text: notes and problems."""
-        problems = [f"PROBLEM: {problem}" for problem in self.problems] or ["no problems"]
-        return [f"note: {note}" for note in self.notes] + problems
+        placement = self.placement
+        vision = f", vision {placement.vision_device}" if placement.vision_device else ""
+        layers = ", ".join(map(str, dict.fromkeys(placement.layer_devices))) or "unknown"
+        lines = [
+            "ran on      " + (f"{self.virtual} virtual GPUs" if self.virtual else "the devices of this machine"),
+            f"placement   {placement}",
+            f"            input {placement.input_device}{vision}, logits {placement.logits_device}, layers {layers}",
+        ]
+        for name, waits in self.waits.items():
+            syncs = f"{waits.per_token:g} host syncs a token, {waits.per_call} in a call of {LONG} tokens"
+            lines.append(f"{name}: {syncs}")
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines + ([f"PROBLEM: {problem}" for problem in self.problems] or ["no problems"]))
 
 
 def diagnose(
@@ -107,7 +113,6 @@ def diagnose(
     encoder: bool = False,
     tokenizer: str | Path | None = None,
     exllama: int | None = None,
-    tell: Callable[[str], None] = lambda line: None,
 ) -> Diagnosis:
     """Load a model and examine it.
 
@@ -121,7 +126,6 @@ def diagnose(
         encoder: whether the model is an encoder, for `gen.embed`.
         tokenizer: the tokenizer of an exported program: a directory or Hub id.
         exllama: 2 or 3 to load it with `gen.from_exllamav2` or `gen.from_exllamav3`.
-        tell: called with each line of the diagnosis's text as soon as it is known.
     Raises: as the function that loads the model.
     """
     if device_map and (encoder or tokenizer or exllama):
@@ -139,38 +143,24 @@ def diagnose(
         if virtual:
             contexts.enter_context(virtual_gpus(virtual))
             device = device or (None if device_map else f"cuda:{virtual - 1}")
-        tell(_ran_on(virtual))
         if encoder:
-            return examine(load_encoder(path_or_hub_id, device=device), tell=tell)
+            return examine(load_encoder(path_or_hub_id, device=device))
         if tokenizer:
-            return examine(from_exported(path_or_hub_id, load_tokenizer(tokenizer), device=device), tell=tell)
+            return examine(from_exported(path_or_hub_id, load_tokenizer(tokenizer), device=device))
         if exllama:
             loading = from_exllamav2 if exllama == 2 else from_exllamav3
-            return examine(loading(path_or_hub_id, device=device), tell=tell)
-        return examine(load(path_or_hub_id, device=device, device_map=device_map), tell=tell)
+            return examine(loading(path_or_hub_id, device=device))
+        return examine(load(path_or_hub_id, device=device, device_map=device_map))
 
 
-def examine(model: Model | Encoder, *, tell: Callable[[str], None] = lambda line: None) -> Diagnosis:
+def examine(model: Model | Encoder) -> Diagnosis:
     """Look where a model's tensors are, run it with each sampler, and count where the host waits.
 
     An encoder is run once, and its waits are not counted: it has no tokens to wait for. Without a CUDA device, real or
     virtual, no waits are counted either. Weights are examined if the model has a module `hf_model` or `module`, or
     shows its weights itself (`gen.models.base.ShowsWeights`).
-
-    Args:
-        tell: called with each line of the diagnosis's text except the first one, as soon as it is known.
     """
     diagnosis = Diagnosis(placement=model.placement, virtual=gpu_count())
-    for line in _placement_lines(model.placement):
-        tell(line)
-    _examine_(diagnosis, model, tell)
-    for line in diagnosis.findings():
-        tell(line)
-    return diagnosis
-
-
-def _examine_(diagnosis: Diagnosis, model: Model | Encoder, tell: Callable[[str], None]) -> None:
-    """Run the model, and write what is found into the diagnosis."""
     module = getattr(model, "module", None) or getattr(model, "hf_model", None)
     if isinstance(module, nn.Module):
         diagnosis.problems += misplaced_weights(module, model.placement)
@@ -185,7 +175,7 @@ def _examine_(diagnosis: Diagnosis, model: Model | Encoder, tell: Callable[[str]
     try:
         if isinstance(model, Encoder):
             embed(model, PROMPTS)
-            return
+            return diagnosis
         diagnosis.problems += _misplaced_state(model)
         samplers: dict[str, Sampler] = {
             "greedy": greedy(),
@@ -197,33 +187,16 @@ def _examine_(diagnosis: Diagnosis, model: Model | Encoder, tell: Callable[[str]
             diagnosis.notes.append("without a CUDA device no host sync can show; virtual GPUs would show them")
             for sampler in samplers.values():
                 _run(model, sampler, LONG)
-            return
+            return diagnosis
         for name, sampler in samplers.items():
             diagnosis.waits[name] = _waits(_count(model, sampler, SHORT), _count(model, sampler, LONG))
-            tell(_waits_line(name, diagnosis.waits[name]))
     except RuntimeError as error:  # CUDA and virtual GPUs raise such errors
         diagnosis.problems.append(f"it does not run: {error}")
     for name, waits in diagnosis.waits.items():
         diagnosis.problems += [
             f"with {name} the host waits {times:g} x a token: {line}" for line, times in waits.lines.items()
         ]
-
-
-def _ran_on(virtual: int) -> str:
-    return "ran on      " + (f"{virtual} virtual GPUs" if virtual else "the devices of this machine")
-
-
-def _placement_lines(placement: Placement) -> list[str]:
-    vision = f", vision {placement.vision_device}" if placement.vision_device else ""
-    layers = ", ".join(map(str, dict.fromkeys(placement.layer_devices))) or "unknown"
-    return [
-        f"placement   {placement}",
-        f"            input {placement.input_device}{vision}, logits {placement.logits_device}, layers {layers}",
-    ]
-
-
-def _waits_line(name: str, waits: Waits) -> str:
-    return f"{name}: {waits.per_token:g} host syncs a token, {waits.per_call} in a call of {LONG} tokens"
+    return diagnosis
 
 
 @isolated

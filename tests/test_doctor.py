@@ -1,10 +1,7 @@
 """`gen doctor`: a sound model passes, and each kind of mistake is named."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from threading import Timer
 
 import pytest
 import torch
@@ -154,42 +151,6 @@ def test_the_command_tells_the_placement_and_exits_0(saved: Path, capsys: Captur
     assert "placement   cuda:2 (float32)" in out
     assert "greedy: 0 host syncs a token" in out
     assert out.endswith("no problems\n")
-
-
-def test_in_a_process_of_its_own_it_writes_each_line_into_a_pipe_as_soon_as_it_is_known(tmp_path: Path) -> None:
-    """The process loads its libraries on virtual GPUs, and waits for the test before each later line."""
-    tiny_encoder().save_pretrained(tmp_path)  # an encoder is examined faster than a language model
-    encoder_tokenizer().save_pretrained(tmp_path)
-    program = f"""
-import sys
-from gen import cli, doctor
-def waiting(step):
-    return lambda *given, **named: (sys.stdin.readline(), step(*given, **named))[1]
-doctor.load_encoder, doctor.embed = waiting(doctor.load_encoder), waiting(doctor.embed)
-cli.main(["doctor", {str(tmp_path)!r}, "--encoder"])
-"""
-    command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin and process.stdout
-        deadline = Timer(120, process.kill)  # a line that does not come is then read as an empty one
-        deadline.start()
-        assert process.stdout.readline() == "ran on      2 virtual GPUs\n"
-        process.stdin.write("load\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "placement   cuda:1 (float32)\n"
-        assert process.stdout.readline().startswith("            input cuda:1")
-        process.stdin.write("run\n")
-        process.stdin.flush()
-        assert process.stdout.read() == "no problems\n"
-        deadline.cancel()
-    assert process.returncode == 0
-
-
-def test_what_is_told_line_by_line_is_the_text_of_the_diagnosis(saved: Path) -> None:
-    lines: list[str] = []
-    diagnosis = diagnose(saved, device="cuda:1", virtual=2, tell=lines.append)
-    assert lines == str(diagnosis).splitlines()
-    assert len(lines) == 8
 
 
 def test_the_command_takes_exported_programs_encoders_and_split_models(

@@ -1,7 +1,6 @@
 """The commands about a model that make no text: `gen convert` and `gen doctor`."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -80,9 +79,7 @@ def doctor_command(
         encoder=encoder,
         tokenizer=tokenizer,
         exllama=exllama,
-        tell=(lambda line: None) if as_json else partial(say, end="\n"),
     )
-    if as_json:
-        say(json.dumps({"model": model, **diagnosis.as_dict()}), end="\n")
+    say(json.dumps({"model": model, **diagnosis.as_dict()}) if as_json else str(diagnosis), end="\n")
     if diagnosis.problems:
         raise typer.Exit(1)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gen.devices import Placement
+from gen.models.transformers.placement import execution_device
 
 
 def misplaced_weights(module: nn.Module, placement: Placement) -> Iterator[str]:
@@ -29,10 +30,7 @@ def misplaced_weights(module: nn.Module, placement: Placement) -> Iterator[str]:
 
 def _parts(module: nn.Module, device: torch.device, name: str = "") -> Iterator[tuple[str, nn.Module, torch.device]]:
     """Every module with its name and the device that it runs on: that of its hook, or of the module around it."""
-    hook = getattr(module, "_hf_hook", None)
-    for where in (getattr(one, "execution_device", None) for one in getattr(hook, "hooks", (hook,))):
-        if where is not None:
-            device = torch.device("cuda", where) if isinstance(where, int) else torch.device(where)
+    device = execution_device(module) or device
     yield name, module, device
     for key, child in module.named_children():
         yield from _parts(child, device, _join(name, key))

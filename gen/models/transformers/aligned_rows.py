@@ -75,10 +75,6 @@ class AlignedRows:
             for name in ("keys", "values"):
                 if isinstance(states := getattr(layer, name, None), Tensor):
                     yield f"the cache's {name} of layer {number}", states, device
-            for kind in ("conv", "recurrent"):
-                for state in getattr(layer, f"{kind}_states", {}).values():
-                    if isinstance(state, Tensor):
-                        yield f"the {kind} state of layer {number}", state, device
         yield "the attention mask", self._mask, self._model.placement.input_device
         yield "the positions", self._position, self._model.placement.input_device
 

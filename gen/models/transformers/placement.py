@@ -82,14 +82,21 @@ def _vision_part(model: "PreTrainedModel") -> nn.Module | None:
 def runs_on(module: nn.Module) -> torch.device:
     """The device that computes with the module's weights; accelerate's hooks may store them elsewhere."""
     for part in module.modules():
-        for hook in _hooks(part):
-            if getattr(hook, "execution_device", None) is not None:
-                device = hook.execution_device
-                return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if (hooked := execution_device(part)) is not None:
+            return hooked
     device = next(module.parameters()).device
     if device.type == "meta":
         raise ModelError("the model's weights are on the meta device; load them first, or give device_map='auto'.")
     return device
+
+
+def execution_device(module: nn.Module) -> torch.device | None:
+    """The device that the module's own hooks name; None if they name none."""
+    named = (getattr(hook, "execution_device", None) for hook in _hooks(module))
+    device = next((device for device in named if device is not None), None)
+    if device is None:
+        return None
+    return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
 
 
 def _hooks(module: nn.Module) -> Iterator[Any]:
