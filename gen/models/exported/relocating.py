@@ -1,7 +1,6 @@
 """Moves an exported program to one device: its tensors, and every device that tracing wrote into its graph."""
 
 import copy
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,6 @@ from gen.errors import ModelError
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_NAMES_A_DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu|xla|mtia)(:\d+)?")
 _AUTOCAST = ("wrap_with_autocast", "_enter_autocast")
 
 
@@ -32,8 +30,8 @@ def relocate(program: "ExportedProgram", device: torch.device) -> GraphModule:
         program: stays as it is; tensors that are on the device already are shared with it.
         device: with an index if it is a GPU.
     Raises:
-        ModelError: something in the program cannot be moved; the message names the nodes. `run_on` finds what shows
-            only when the program runs.
+        ModelError: a tensor cannot be moved; the message names it. `run_on` finds the rest: operators without a kernel
+            for the device, and devices that are written as texts.
     Source: torch.export.passes.move_to_device_pass does the first half of this, but it changes the given program,
         unties weights, and leaves autocast and positional devices of operators as they are.
     """
@@ -49,18 +47,16 @@ def relocate(program: "ExportedProgram", device: torch.device) -> GraphModule:
         elif isinstance(value, Tensor | torch.ScriptObject):
             stuck.append(f"{name}: {'a tensor without values' if isinstance(value, Tensor) else 'a script object'}")
     _own_subgraphs_(module, moved)
-    for name, part in module.named_modules():
+    for part in module.modules():
         for values in _values(part):
             values.update({key: moved[id(value)] for key, value in values.items() if id(value) in moved})
         if isinstance(part, GraphModule):
             for node in part.graph.nodes:
                 _readdress_(node, device)
-                stuck += [f"{name}.{node.name}".lstrip(".") + f": {why}" for why in _left(node, device)]
             part.recompile()
     if stuck:
         raise ModelError(
-            f"the program cannot be moved to {device}; " + "; ".join(stuck) + ". Change the model there to take the "
-            "device from its inputs, or export it without decompositions, and export again."
+            f"the program cannot be moved to {device}; {'; '.join(stuck)}. Export it again, with values for all."
         )
     return module
 
@@ -87,7 +83,10 @@ class _Watch(Interpreter):
         try:
             result = super().run_node(n)
         except Exception as error:  # operators fail with errors of every kind
-            raise ModelError(f"node {n.name} ({n.target}) of the program fails on {self._device}: {error}") from error
+            raise ModelError(
+                f"node {n.name} ({n.target}) of the program fails on {self._device}: {error} If it has no "
+                "kernel there, export the model without decompositions; let it take devices from its inputs."
+            ) from error
         for value in torch.utils._pytree.tree_leaves(result):
             if isinstance(value, Tensor) and value.device != self._device:
                 raise ModelError(
@@ -145,33 +144,3 @@ def _readdress_(node: Node, device: torch.device) -> None:
     if node.op == "call_function" and getattr(node.target, "__name__", "") in _AUTOCAST:
         args[0] = device.type
     node.args, node.kwargs = tuple(args), kwargs
-
-
-def _left(node: Node, device: torch.device) -> Iterator[str]:
-    """Yields what cannot be on the device in a node."""
-    names: list[str] = []
-    map_aggregate((node.args, node.kwargs), lambda value: names.append(value) if isinstance(value, str) else None)
-    autocast = getattr(node.target, "__name__", "") in _AUTOCAST
-    for name in names:
-        if _NAMES_A_DEVICE.fullmatch(name) and name != str(device) and not autocast and node.op == "call_function":
-            yield f"{node.target} takes the text {name!r}"
-    if isinstance(node.target, OpOverload) and not _runs_on(node.target, device):
-        yield f"{node.target} has no kernel for {device.type}"
-    if device.type == "cpu" and str(node.target).startswith("triton_kernel_wrapper"):
-        yield f"{node.target} is a Triton kernel, for GPUs only"
-
-
-def _runs_on(operator: OpOverload, device: torch.device) -> bool:
-    """Whether the operator has a kernel for the device, as far as this build of torch can tell."""
-    if not any(argument.type.isSubtypeOf(torch._C.TensorType.get()) for argument in operator._schema.returns):
-        return True  # sizes and checks are computed by the dispatcher itself
-    if device.type not in ("cpu", "cuda"):
-        return True  # the others fall back to the CPU for some; a run will show it
-    if operator.namespace in ("aten", "prims") and not _has_kernel("aten::view", device):
-        return not operator._opname.endswith("_for_cpu")  # virtual GPUs: torch has no kernels of its own for them
-    schema = operator._schema
-    return _has_kernel(f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name, device)
-
-
-def _has_kernel(name: str, device: torch.device) -> bool:
-    return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, device.type.upper()))

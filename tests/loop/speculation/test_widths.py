@@ -19,7 +19,7 @@ from gen.loop.speculation.widths import Agreement, Widths, ways_through, worth_o
 from gen.models.base import WideRows
 from gen.models.exllama.exllamav2_model import Exllamav2Rows
 from gen.models.exllama.exllamav3_model import Exllamav3Rows
-from gen.models.exported.program_rows import ExportedRows
+from gen.models.exported.program import ExportedRows
 from gen.models.transformers.aligned_rows import AlignedRows
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
