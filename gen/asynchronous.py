@@ -16,7 +16,7 @@ from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.run_all import run_all
 from gen.loop.speculation.settings import Speculate, read_speculate
-from gen.models.base import KeepsRows, Model
+from gen.models.base import Model
 from gen.models.checks import check_loaded
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests.settings import OneArguments, PromptArguments, read_settings
@@ -217,8 +217,8 @@ async def _run_beside_others(model: Model, jobs: Sequence[Job]) -> None:
 
 def _own_engine(model: Model) -> EngineThread:
     """The model's own engine: made at the first call, and again if it was closed or has failed."""
-    if not isinstance(model, KeepsRows):
-        check_loaded(model)
+    check_loaded(model)
+    if model.idle is None:
         raise ArgumentError(
             f"{type(model).__name__} has no place for an engine (`idle`, see gen.models.idle_rows); make a "
             "gen.Engine of it."

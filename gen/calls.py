@@ -10,12 +10,12 @@ from gen.arguments import LARGEST, as_lists, check_flag, read_whole
 from gen.completions import Completion
 from gen.constraints.compiling import carry_out, compiled_before, read_type
 from gen.constraints.constraint import Constraint
-from gen.errors import ArgumentError, BatchError, GenError, ModelError, show
+from gen.errors import ArgumentError, BatchError, GenError, show
 from gen.loop.jobs import Job
 from gen.loop.memory import check_room
 from gen.loop.results.values import valued
 from gen.loop.searches.by_sampler import kind_of_search
-from gen.models.base import Model, RecommendsSampler, SameBits
+from gen.models.base import Model
 from gen.models.checks import check_loaded, check_usable
 from gen.requests.images import read_images
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts
@@ -224,16 +224,11 @@ def find_step_rows(model: Model, exact: bool, requests: Sequence[Request] = ()) 
 
     Raises:
         ArgumentError: a prompt has images; such prompts are not always read in the same pieces.
-        ModelError: as `gen.models.base.SameBits.find_step_rows`.
+        ModelError: as `gen.models.base.Model.find_step_rows`.
     """
     check_flag("exact", exact)
     if not exact:
         return 1
-    if not isinstance(model, SameBits):
-        raise ModelError(
-            f"exact=True is not possible with {type(model).__name__}: it is for models of transformers, in which gen's "
-            "own attention can run."
-        )
     for request in requests:
         if request.inputs:
             raise ArgumentError(f"prompt {request.number} has images; exact=True is not possible with these.")
@@ -364,7 +359,7 @@ def _refuse_lists(settings: Settings) -> None:
 def _read_samplers(model: Model, sampler: Sampler | Sequence[Sampler] | None, prompts: int) -> list[Sampler]:
     """One sampler a prompt."""
     if sampler is None:
-        return [model.recommended_sampler if isinstance(model, RecommendsSampler) else MultinomialSampler()] * prompts
+        return [model.recommended_sampler] * prompts
     if not isinstance(sampler, list | tuple):
         return [read_sampler(sampler)] * prompts
     if len(sampler) != prompts:

@@ -16,8 +16,9 @@ from gen.embedding.embed import embed
 from gen.embedding.encoder import Encoder
 from gen.embedding.loading import load_encoder
 from gen.errors import ArgumentError, show_path
-from gen.models.base import Model, ShowsWeights
+from gen.models.base import Model
 from gen.models.checkpoints import load_tokenizer
+from gen.models.checks import new_rows
 from gen.models.exllama.exllamav2 import from_exllamav2
 from gen.models.exllama.exllamav3 import from_exllamav3
 from gen.models.exported.program import from_exported
@@ -158,16 +159,16 @@ def examine(model: Model | Encoder) -> Diagnosis:
 
     An encoder is run once, and its waits are not counted: it has no tokens to wait for. Without a CUDA device, real or
     virtual, no waits are counted either. Weights are examined if the model has a module `hf_model` or `module`, or
-    shows its weights itself (`gen.models.base.ShowsWeights`).
+    shows its weights itself (`gen.models.base.Model.weights`).
     """
     diagnosis = Diagnosis(placement=model.placement, virtual=gpu_count())
     module = getattr(model, "module", None) or getattr(model, "hf_model", None)
     if isinstance(module, nn.Module):
         diagnosis.problems += misplaced_weights(module, model.placement)
-    elif isinstance(model, ShowsWeights):
+    elif isinstance(model, Model) and (weights := model.weights()) is not None:
         diagnosis.problems += [
             f"{name} {describe(tensor)} is on {tensor.device}, but is used on {device}"
-            for name, tensor, device in model.weights()
+            for name, tensor, device in weights
             if tensor.device != device
         ]
     else:
@@ -204,7 +205,7 @@ def examine(model: Model | Encoder) -> Diagnosis:
 def _misplaced_state(model: Model) -> list[str]:
     """Run a prefill and one step, without the decode loop, and list tensors of the rows that are on a wrong device."""
     placement = model.placement
-    rows = model.new_rows(1, 4)
+    rows = new_rows(model, 1, 4)
     first = rows.fill(slice(0, 1), [[0, 0]])
     logits = rows.step(first.argmax(-1, keepdim=True), 4)
     parts = [("the logits", logits, placement.logits_device), *rows.parts()]

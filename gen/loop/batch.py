@@ -28,7 +28,7 @@ from gen.loop.slots import Slot, Slots
 from gen.loop.speculation.costs import Costs, Shape
 from gen.loop.speculation.settings import Speculate
 from gen.loop.speculation.widths import tell, widths_for
-from gen.models.base import Model, ReadsPlaces
+from gen.models.base import Model
 from gen.scoring.pairs import Pair
 from gen.scoring.scorer import Scorer
 
@@ -68,7 +68,7 @@ class Batch:
         self._measures = timed
         self._widths = widths_for(model, rows.rows, rows.search, speculate, costs, exact=step_rows > 1)
         rows.speculate(None if self._widths is None else self._widths.speculation)
-        self._tells = step_rows == 1 and isinstance(rows.rows, ReadsPlaces) and rows.rows.reads_places
+        self._tells = step_rows == 1 and rows.rows.reads_places
         self._pace = Pace(rows.device, admit_tokens)
         self._steps = Steps(model, rows, replay=replay, cuda_graph=cuda_graph)
         self._waiting: deque[Job] = deque()

@@ -27,7 +27,8 @@ from gen.loop.prefixes.tree import tree_of
 from gen.loop.row_set import RowSet
 from gen.loop.searches.by_sampler import Kind
 from gen.loop.slots import share_out
-from gen.models.base import KeepsRows, Lent, MayPartRows, Model, NoRoom
+from gen.models.base import Model, NoRoom
+from gen.models.checks import new_rows
 from gen.models.idle_rows import Idle, let_go
 from gen.stages.device_constraints import DeviceConstraints
 from gen.stages.host_constraints import HostConstraints
@@ -83,7 +84,7 @@ class RowPool:
         self._unit = kind.width * options.step_rows
         self.least = self.whole(least)
         self._cap = options.rows or max(largest, usual_rows(model))
-        self._idle: Idle[RowSet] | None = model.idle if isinstance(model, KeepsRows) else None
+        self._idle: Idle[RowSet] | None = model.idle
         self._streams: Streams | None = None
         self.tree = tree_of(model)
         self._warned = False
@@ -98,7 +99,7 @@ class RowPool:
         """
         self.length, count = max(lengths), max(rows or 0, len(lengths))
         self._each: float = self.length
-        if self._kind.width == 1 and isinstance(self._model, MayPartRows) and self._model.parts_rows:
+        if self._kind.width == 1 and self._model.parts_rows:
             least = min(*lengths, _USUAL if count > len(lengths) else self.length)
             shared, rooms = share_out(count, least, dict(enumerate(lengths)))
             self.length = max((length for length in lengths if length <= shared), default=shared)
@@ -196,7 +197,7 @@ class RowPool:
         Args:
             keep: whether the rows are as a step leaves them; others are dropped.
         """
-        if isinstance(rows.rows, Lent):
+        if rows.rows.lent:
             rows.rows.give_back()
         elif keep and self._idle is not None:
             fits = self._may_keep(rows)
@@ -235,7 +236,7 @@ class RowPool:
             TooLong: the rows have room for more tokens than fit.
         """
         idle = self._idle
-        if idle is None or idle.token_bytes is not None or not rows.filled or isinstance(rows.rows, Lent):
+        if idle is None or idle.token_bytes is not None or not rows.filled or rows.rows.lent:
             return False
         idle.token_bytes = token_bytes(rows.rows)
         most = self.room() if rows.count > self.least and not self._options.fixed else self.utmost(rows)
@@ -256,8 +257,8 @@ class RowPool:
             return
         streams = self._streams = self._streams or Streams(self._model.placement)
         with streams.current():  # so that the caller's settings of torch change nothing
-            rows = self._model.new_rows(1, self.length)
-            if isinstance(rows, Lent):
+            rows = new_rows(self._model, 1, self.length)
+            if rows.lent:
                 rows.give_back()
                 return
             rows.fill(slice(0, 1), [[0]])

@@ -10,7 +10,7 @@ from gen.devices import to_device
 from gen.loop.cuda_streams import Streams
 from gen.loop.draw_keys import DrawKeys
 from gen.loop.history import History
-from gen.loop.prefixes.columns import Kept, load, share
+from gen.loop.prefixes.columns import Kept, load
 from gen.loop.replay.asides import aside
 from gen.loop.replay.cuda_graphs import Graph
 from gen.loop.replay.recording import Outline, Replay
@@ -23,7 +23,8 @@ from gen.loop.speculation.costs import Costs
 from gen.loop.speculation.drafts import FORCED, LONGEST, Drafts, look_up
 from gen.loop.speculation.host_drafts import SoFar, drafts_of
 from gen.loop.speculation.settings import MOST, Speculation
-from gen.models.base import Counts, Inputs, Model, PartsRows, ReadsPlaces, SavesColumns, WideRows
+from gen.models.base import Inputs, Model
+from gen.models.checks import new_rows
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
 from gen.samplers.logits import log_probabilities
@@ -79,7 +80,7 @@ class RowSet:
         streams: Streams,
     ) -> None:
         device = self.device = model.placement.logits_device
-        self.rows = model.new_rows(count, length)
+        self.rows = new_rows(model, count, length)
         self.search = search(count, device)
         self.stages = [stage(count, device) for stage in stages]
         self._followers = [stage for stage in self.stages if isinstance(stage, Follower)]
@@ -105,7 +106,7 @@ class RowSet:
         self.filled = self.short = False
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
         self._keys = DrawKeys(count, length, device)
-        counter = self.rows.counter if isinstance(self.rows, Counts) else None
+        counter = self.rows.counter
         self._counts = counter is None or counter.device != device
         self._generated = (
             torch.zeros((count, 1), dtype=torch.int64, device=device) if counter is None or self._counts else counter
@@ -219,7 +220,7 @@ class RowSet:
         self._begin_rows(rows, requests, tokens, weights or [0.0] * len(requests))
         if each > 1:
             for place, read in zip(range(self.count)[firsts], tokens, strict=True):
-                share(self.rows, place, slice(place + 1, place + each), len(read))
+                self.rows.share(place, slice(place + 1, place + each), len(read))
             logits = logits.repeat_interleave(each, 0)
         made = [len(read) - len(request.prompt_ids) for request, read in zip(requests, tokens, strict=True)]
         self.short = any(request.short(count) for request, count in zip(requests, made, strict=True))
@@ -241,15 +242,13 @@ class RowSet:
 
     def share(self, source: int, row: int, columns: int) -> None:
         """Let a row begin with the first columns of another row's prompt; `fill` and `read_part` go on from there."""
-        share(self.rows, source, slice(row, row + 1), columns)
+        self.rows.share(source, slice(row, row + 1), columns)
 
     def load(self, row: int, kept: Kept, columns: int) -> None:
         """As `share`, with columns that were kept."""
-        assert isinstance(self.rows, SavesColumns)  # otherwise nothing is kept
         load(self.rows, row, kept, columns)
 
     def save(self, row: int, start: int, end: int) -> Mapping[Hashable, Tensor]:
-        assert isinstance(self.rows, SavesColumns)  # as in `load`
         return self.rows.save(row, start, end)
 
     def _read(
@@ -259,7 +258,7 @@ class RowSet:
         pieces = [read[start:] for read, start in zip(tokens, starts, strict=True)]
         if len(set(starts)) == 1:
             return self.rows.fill(rows, pieces, starts[0], inputs)
-        if not (isinstance(self.rows, ReadsPlaces) and self.rows.reads_places):  # recurrent rows, of unlike states
+        if not self.rows.reads_places:  # recurrent rows, of unlike states
             each = zip(range(self.count)[rows], pieces, starts, strict=True)
             return torch.cat([self.rows.fill(slice(row, row + 1), [piece], at) for row, piece, at in each])
         lasts = [len(piece) - 1 for piece in pieces]
@@ -276,7 +275,6 @@ class RowSet:
         self, row: int, part: Sequence[int], start: int, following: Sequence[int], told: PromptTokens
     ) -> None:
         """As `read_part`, in pieces with few enough logits; `told` gets those of each token that follows."""
-        assert isinstance(self.rows, ReadsPlaces)  # otherwise the prompt is scored by itself
         most = max(1, _LOGITS // self._width)
         for at in range(0, len(part), most):
             piece = part[at : at + most]
@@ -400,7 +398,7 @@ class RowSet:
     @property
     def parts(self) -> bool:
         """Whether some rows may have room for more tokens than others: not if rows go on from one another."""
-        return isinstance(self.rows, PartsRows) and self.rows.parts_rows and not self.search.reorders
+        return self.rows.parts_rows and not self.search.reorders
 
     @property
     def tokens(self) -> int:
@@ -414,7 +412,7 @@ class RowSet:
         """
         self._keep_outlines()
         self._drop_recordings()
-        if (rooms or self.rooms) and isinstance(self.rows, PartsRows):
+        if rooms or self.rooms:
             self.rows.lay_out(shared, rooms)
         else:
             self.rows.grow(shared)
@@ -514,7 +512,7 @@ class RowSet:
         A row keeps the chosen tokens up to the first one that was not its draft; that token is right, too.
         """
         drafts, rows, search, history = self.drafts, self.rows, self.search, self._history
-        assert drafts is not None and isinstance(rows, WideRows) and isinstance(search, Picks)  # tells mypy
+        assert drafts is not None and isinstance(search, Picks)  # tells mypy
         feed, generated, numbers = drafts.feed[here, :width], self._generated[here], drafts.numbers[:width]
         places = Places(here, width, drafts.of_rows(len(feed), width))
         made = (generated + 1 + numbers).clamp_(max=self.length - 1)  # how many tokens there are before each place

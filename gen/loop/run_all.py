@@ -11,7 +11,7 @@ from gen.loop.options import Options
 from gen.loop.runner import Runner
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.loop.slots import view_bucket
-from gen.models.base import MayPartRows, Model
+from gen.models.base import Model
 
 _NEAR = 32  # prompts of a batch may differ by so many columns, and by as many more as the shorter prompt has
 
@@ -35,7 +35,7 @@ def run_all(
         job.done = progress
         if job.ended:
             job.finish()
-    parts = isinstance(model, MayPartRows) and model.parts_rows  # then a batch has room for any lengths
+    parts = model.parts_rows  # then a batch has room for any lengths
     for job in todo:
         # under a bound, jobs of a batch have equally many rows each, so that each has room where the longest has
         kind = kind_of_search(job.request.sampler).key, job.width if options.max_batch_tokens is not None else None

@@ -16,7 +16,7 @@ from gen.loop.row_pool import RowPool
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.loop.slots import view_bucket
 from gen.loop.speculation.widths import columns_for_drafts
-from gen.models.base import Lent, Model
+from gen.models.base import Model
 from gen.requests.processors import LogitsProcessor
 
 _HEADROOM = 128  # new tokens that a new set of rows has room for before it grows, which drops recordings
@@ -163,8 +163,7 @@ class Runner:
 
     def _drop(self) -> None:
         """Drop the rows, and give back memory that was lent."""
-        if isinstance(self._rows.rows, Lent):
-            self._rows.rows.give_back()
+        self._rows.rows.give_back()
         del self._batch, self._rows
 
     def _restart(self, jobs: Sequence[Job], rows: int) -> None:

@@ -1,14 +1,18 @@
-"""What a model adapter offers to the decode loop; for a new model format, write one class that meets `Model`."""
+"""What the decode loop asks of a model. For a new model format, write a `Model` and its `Rows`; what you do not
+override has a default, which says that they cannot do it.
+"""
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from gen.devices import Placement
+from gen.errors import ModelError
 from gen.models.idle_rows import Idle
-from gen.samplers.base import Sampler
+from gen.samplers import MultinomialSampler, Sampler
 from gen.tokens.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -22,10 +26,12 @@ class NoRoom(Exception):
     """The rows would need more memory than they may have; try fewer rows."""
 
 
-class Rows(Protocol):
+class Rows(ABC):
     """The sequences of a batch: cache, positions and masks of each row.
 
     State is changed in place; the host knows how long each row is, and a step reads nothing from the device.
+
+    You write `fill`, `step`, `reorder`, `copy` and `grow`. Everything else is for rows that can do more.
 
     Attributes:
         count: how many rows there are.
@@ -34,19 +40,22 @@ class Rows(Protocol):
         replayable: whether a step has fixed addresses, and shapes that depend only on (rows, view): then it may be
             recorded, or captured as a CUDA graph.
         whole_prompts: whether a prompt must be read in one piece.
+        counter: (count, 1), int64, a count of tokens that these rows share with the loop, which sets it; `step` adds 1
+            for each of its rows, up to length - 1. None if they share none.
+        lent: whether the memory goes back to the model when a call ends, so that no rows are kept for the next.
+        saves: whether `save` and `load` work.
     """
 
-    @property
-    def count(self) -> int: ...
-    @property
-    def length(self) -> int: ...
-    @property
-    def refillable(self) -> bool: ...
-    @property
-    def replayable(self) -> bool: ...
-    @property
-    def whole_prompts(self) -> bool: ...
+    count: int
+    length: int
+    refillable: bool = False
+    replayable: bool = False
+    whole_prompts: bool = True
+    counter: Tensor | None = None
+    lent: bool = False
+    saves: bool = False
 
+    @abstractmethod
     def fill(
         self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
     ) -> Tensor:
@@ -61,6 +70,7 @@ class Rows(Protocol):
             The logits (n, vocab_size) after each prompt, floating, on the logits device. Host sync: none for texts.
         """
 
+    @abstractmethod
     def step(self, token_ids: Tensor, view: int) -> Tensor:
         """Append one token to each of the first n rows and give the logits after it.
 
@@ -72,6 +82,7 @@ class Rows(Protocol):
             may give any values, but must not fail.
         """
 
+    @abstractmethod
     def reorder(self, ancestors: Tensor, view: int) -> None:
         """Replace row i by what row ancestors[i] was, in place.
 
@@ -80,34 +91,51 @@ class Rows(Protocol):
             view: how many columns count.
         """
 
+    @abstractmethod
     def copy(self, source: int, targets: slice, view: int) -> None:
         """Make rows equal to another one, whose first `view` columns count."""
 
+    @abstractmethod
+    def grow(self, length: int) -> None:
+        """Make room for `length` tokens per row: the only call that moves memory, beside `lay_out`."""
+
     def parts(self) -> Iterable[tuple[str, Tensor, torch.device]]:
-        """Every tensor that the rows keep: its name, the tensor, and the device where it belongs."""
+        """Every tensor that the rows keep: its name, the tensor, and the device where it belongs.
+
+        By default the tensors among the attributes, each where it is.
+        """
+        return [(name, value, value.device) for name, value in vars(self).items() if isinstance(value, Tensor)]
 
     def moving(self) -> Iterable[Tensor]:
         """The tensors that a step changes in place, so that it cannot be repeated: counts, recurrent states."""
+        return ()
 
-    def grow(self, length: int) -> None:
-        """Make room for `length` tokens per row: the only call that moves memory."""
+    def give_back(self) -> None:
+        """Give `lent` memory back; the rows are not used any more."""
+        return  # nothing, by default
 
+    def look_at(self, lengths: Sequence[int]) -> None:
+        """Set how many columns each row of the next step has, with its new token, 0 for a free row: rows may then
+        attend to just these.
 
-@runtime_checkable
-class ReadsPlaces(Protocol):
-    """Rows that can each go on after any of their tokens, and give logits after any of the tokens that they read.
+        With no lengths, all rows attend to all columns of a step again, as before the first call.
+        """
+        return  # nothing, by default
 
-    Attributes:
-        reads_places: whether they can; recurrent states stand for all tokens of a row, and cannot go on from fewer.
-    """
+    # rows that can each go on after any of their tokens
 
     @property
-    def reads_places(self) -> bool: ...
+    def reads_places(self) -> bool:
+        """Whether each row can go on after any of its tokens, and give logits after any of those that it reads.
+
+        Recurrent states stand for all tokens of a row, which cannot go on from fewer.
+        """
+        return False
 
     def read(
         self, rows: slice, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]
     ) -> Tensor:
-        """Read tokens into rows; a row's tokens from its start on are gone.
+        """Read tokens into rows, if they read places; a row's tokens from its start on are gone.
 
         Args:
             rows: one for each piece, in order.
@@ -119,19 +147,13 @@ class ReadsPlaces(Protocol):
             (n, len(places), vocab_size), floating, on the logits device; any values for places past a piece's end. Host
             sync: none.
         """
-
-
-@runtime_checkable
-class SharesColumns(Protocol):
-    """Rows that can share the memory of columns."""
+        raise _cannot(self, "read")
 
     def share(self, source: int, targets: slice, columns: int) -> None:
-        """Like `Rows.copy`, for columns that the source does not change any more."""
+        """Like `copy`, for columns that the source does not change any more; rows may share their memory."""
+        self.copy(source, targets, columns)
 
-
-@runtime_checkable
-class SavesColumns(Protocol):
-    """Rows whose columns can be copied out, and into other rows of the model, which then go on from them."""
+    # rows whose columns can be copied out, and into other rows of the model, which then go on from them
 
     def save(self, row: int, start: int, end: int) -> Mapping[Hashable, Tensor]:
         """Copies of a row's columns, from the token `start` to before the token `end`.
@@ -139,158 +161,39 @@ class SavesColumns(Protocol):
         Returns:
             Tensors (..., tokens, width) by name, on the devices where they belong. Host sync: none.
         """
+        raise _cannot(self, "save")
 
     def load(self, row: int, start: int, columns: Mapping[Hashable, Tensor]) -> None:
         """Put columns that `save` gave, or some of them, into a row, from the column `start` on. Host sync: none."""
-
-
-@runtime_checkable
-class SavesStates(SavesColumns, Protocol):
-    """Rows that may have recurrent states, which stand for all tokens of a row: it goes on only where they were saved.
-
-    Attributes:
-        recurrent: whether they have; then a row goes on only after its states were loaded with its columns.
-    """
+        raise _cannot(self, "load")
 
     @property
-    def recurrent(self) -> bool: ...
+    def recurrent(self) -> bool:
+        """Whether rows have recurrent states, and save them; then a row goes on only after its states were loaded with
+        its columns, and only where they were saved.
+        """
+        return False
+
     def save_states(self, row: int) -> Mapping[Hashable, Tensor]:
         """Copies of a row's states, by name, on the devices where they belong. Host sync: none."""
+        raise _cannot(self, "save_states")
 
     def load_states(self, row: int, states: Mapping[Hashable, Tensor]) -> None:
         """Put states that `save_states` gave into a row. Host sync: none."""
+        raise _cannot(self, "load_states")
 
     def going_on_costs(self) -> int:
-        """How many tokens from a prompt's beginning are read in the time of one token after loaded states: 1, or many
-        if tokens after states are read one by one. Host sync: several, once for a model.
+        """The cost of a token after loaded states, in tokens of a prompt that is read from its beginning: 1, or many if
+        tokens after states are read one by one. Host sync: several, once for a model.
         """
+        return 1
 
-
-class Model(Protocol):
-    """A language model that knows where its parts are.
-
-    Attributes:
-        placement: recorded when the model is made; only its dtype may change.
-        tokenizer: its ids are below vocab_size.
-        vocab_size: the width of the logits, which may be more than the number of the tokenizer's ids.
-        context_length: how many tokens a sequence may have, prompt and new ones; sys.maxsize if there is no limit.
-        eos_token_ids: the ids that end a text; may be empty.
-    """
+    # rows that take several tokens in a step, and can drop those that turn out wrong
 
     @property
-    def placement(self) -> Placement: ...
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def context_length(self) -> int: ...
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]: ...
-
-    def new_rows(self, count: int, length: int) -> Rows:
-        """Room for `count` sequences of `length` tokens; more tokens come with `Rows.grow`."""
-
-
-@runtime_checkable
-class ImageReader(Model, Protocol):
-    """A model whose prompts may have images; its rows take what `encode` gives."""
-
-    def encode(
-        self, text: str, images: Sequence["Image"], *, add_special_tokens: bool = True
-    ) -> tuple[list[int], Inputs]:
-        """The token ids of a prompt that has one place for each image, and the inputs for these images.
-
-        Raises:
-            ArgumentError: the text has another number of places, or the images cannot be used.
-        """
-
-
-@runtime_checkable
-class Checked(Protocol):
-    """A model that can change after gen has taken it over."""
-
-    def check(self) -> object:
-        """What recorded steps depend on: the tensors and modules, and everything else that the forward pass reads
-        except the numbers in the tensors; None if this is not known. Called once for all requests that join the rows in
-        a turn.
-
-        Compared with `==`, even when the objects may be gone: it must hold them, since Python uses ids again.
-
-        Raises:
-            ModelError: the model has changed so that gen can no longer run it.
-        """
-
-
-@runtime_checkable
-class TellsAtOnce(Protocol):
-    """A model that is `Checked`, and can tell without a look at all of it that it cannot be run."""
-
-    def check_usable(self) -> None:
-        """Called first of all by each call. Raises a ModelError where gen cannot run the model any more."""
-
-
-@runtime_checkable
-class Versioned(Protocol):
-    """A model that is `Checked`, and whose keys and values may be kept from call to call."""
-
-    def version(self, checked: Any) -> object:
-        """How often the numbers in the tensors of `check` have been changed so far, as torch counts it. Columns depend
-        on this and on the result of `check`. Compared with `==`.
-
-        Args:
-            checked: the result of `check`, not None.
-        """
-
-
-@runtime_checkable
-class KeepsRows(Protocol):
-    """A model that keeps rows, recorded steps, an engine and prefixes from call to call.
-
-    Attributes:
-        idle: where they are.
-    """
-
-    @property
-    def idle(self) -> Idle[Any]: ...
-
-
-@runtime_checkable
-class ProbedWide(Protocol):
-    """A model of which is known how it reads several tokens of a row in a step.
-
-    Attributes:
-        goes_wide: whether its rows may be `WideRows` that do so.
-        wide_difference: how far the logits of such a step are from those of plain ones, in units of their spread.
-    """
-
-    @property
-    def goes_wide(self) -> bool: ...
-    @property
-    def wide_difference(self) -> float: ...
-
-
-@runtime_checkable
-class LooksByRow(Protocol):
-    """Rows that can attend to just the columns that each row has, if the host says how many these are."""
-
-    def look_at(self, lengths: Sequence[int]) -> None:
-        """Set how many columns each row of the next step has, with its new token; 0 for a free row.
-
-        With no lengths, all rows attend to all columns of a step again, as before the first call.
-        """
-
-
-@runtime_checkable
-class WideRows(Protocol):
-    """Rows that take several tokens in a step, and can drop those that turn out wrong.
-
-    Attributes:
-        widest: how many tokens a row takes in a step at most; 1 if these rows cannot take several after all.
-    """
-
-    @property
-    def widest(self) -> int: ...
+    def widest(self) -> int:
+        """How many tokens a row takes in a step at most."""
+        return 1
 
     def step_wide(self, token_ids: Tensor, view: int) -> Tensor:
         """Read w tokens into each of the first n rows and give the logits after each; no row goes on yet.
@@ -301,85 +204,140 @@ class WideRows(Protocol):
         Returns:
             (n, w, vocab_size), floating, on the logits device. Host sync: none.
         """
+        raise _cannot(self, "step_wide")
 
     def advance(self, counts: Tensor) -> None:
-        """Let rows go on by the first tokens of the step before, and forget the others.
+        """Let rows go on by the first tokens of the wide step before, and forget the others.
 
         Args:
             counts: (n,), int64, on the logits device, 1 to w: how many tokens count in each of the first n rows.
         Host sync: none.
         """
+        raise _cannot(self, "advance")
 
-
-@runtime_checkable
-class MayPartRows(Protocol):
-    """A model whose rows may be `PartsRows`.
-
-    Attributes:
-        parts_rows: whether they are.
-    """
+    # rows some of which may have room for more tokens than the others
 
     @property
-    def parts_rows(self) -> bool: ...
-
-
-@runtime_checkable
-class PartsRows(MayPartRows, Protocol):
-    """Rows some of which may have room for more tokens than the others, if `parts_rows`."""
+    def parts_rows(self) -> bool:
+        """Whether `lay_out` works."""
+        return False
 
     def lay_out(self, length: int, rooms: Mapping[int, int]) -> None:
-        """Give every row room for `length` tokens, some rows for more; moves memory, like `Rows.grow`.
+        """Give every row room for `length` tokens, some rows for more; moves memory, like `grow`.
 
         A row keeps as many of its tokens as it has room for.
 
         Args:
             rooms: for how many tokens the other rows get room, by row; a step computes these rows one by one.
         """
+        raise _cannot(self, "lay_out")
 
 
-@runtime_checkable
-class Counts(Protocol):
-    """Rows that share their count on the device with the loop.
+class Model(ABC):
+    """A language model that knows where its parts are.
+
+    You set the first five attributes, and write `new_rows`. Everything else is for models that can do more.
 
     Attributes:
-        counter: (count, 1), int64, set by the loop; `step` adds 1 for each of its rows, up to length - 1.
+        placement: recorded when the model is made; only its dtype may change.
+        tokenizer: its ids are below vocab_size.
+        vocab_size: the width of the logits, which may be more than the number of the tokenizer's ids.
+        context_length: how many tokens a sequence may have, prompt and new ones; sys.maxsize if there is no limit.
+        eos_token_ids: the ids that end a text; may be empty.
+        idle: where rows, recorded steps, an engine and prefixes are kept from call to call; `gen.agenerate` needs it.
+            None keeps nothing.
+        goes_wide: whether rows may be `widest` above 1.
+        wide_difference: how far the logits of such a step are from those of plain ones, in units of their spread.
+        reads_images: whether `encode` works.
     """
 
+    placement: Placement
+    tokenizer: Tokenizer
+    vocab_size: int
+    context_length: int
+    eos_token_ids: tuple[int, ...]
+    idle: Idle[Any] | None = None
+    goes_wide: bool = False
+    wide_difference: float = 0.0
+    reads_images: bool = False
+
+    @abstractmethod
+    def new_rows(self, count: int, length: int) -> Rows:
+        """Room for `count` sequences of `length` tokens; more tokens come with `Rows.grow`."""
+
     @property
-    def counter(self) -> Tensor: ...
+    def recommended_sampler(self) -> Sampler:
+        """The sampler that the checkpoint recommends; the loop uses it if no sampler is given."""
+        return MultinomialSampler()
 
+    @property
+    def parts_rows(self) -> bool:
+        """Whether its rows part rows, see `Rows.lay_out`."""
+        return False
 
-@runtime_checkable
-class SameBits(Protocol):
-    """A model that can give a row the same logits in any batch, bit for bit."""
+    def release(self) -> None:
+        """Give back the memory that the model keeps from call to call."""
+        if self.idle is not None:
+            self.idle.clear()
+
+    def check_usable(self) -> None:
+        """Called first of all by each call, so without a look at all of the model.
+
+        Raises:
+            ModelError: gen cannot run the model any more.
+        """
+        return  # nothing, by default
+
+    def check(self) -> object:
+        """What recorded steps depend on: the tensors and modules, and everything else that the forward pass reads
+        except the numbers in the tensors; None if this is not known, and then no steps are recorded. Called once for
+        all requests that join the rows in a turn.
+
+        Compared with `==`, even when the objects may be gone: it must hold them, since Python uses ids again.
+
+        Raises:
+            ModelError: the model has changed so that gen can no longer run it.
+        """
+        return None
+
+    def version(self, checked: Any) -> object:
+        """How often the numbers in the tensors of `check` have been changed so far, as torch counts it; None if it is
+        not known, and then no columns are kept from call to call. Those that are kept depend on this and on the result
+        of `check`. Compared with `==`.
+
+        Args:
+            checked: the result of `check`, not None.
+        """
+        return None
 
     def find_step_rows(self) -> int:
-        """The number of rows that every step needs for this, or a multiple of it: a power of two.
+        """The number of rows that every step needs, or a multiple of it, so that a row has the same logits in any
+        batch, bit for bit: a power of two.
 
         Raises:
             ModelError: the model cannot promise this; the message says why.
         """
+        raise ModelError(
+            f"exact=True is not possible with {type(self).__name__}: it is for models of transformers, in which gen's "
+            "own attention can run."
+        )
+
+    def weights(self) -> Iterable[tuple[str, Tensor, torch.device]] | None:
+        """Each weight of a model that is no torch module: its name, the tensor, and the device where it is used; None
+        if they cannot be looked at.
+        """
+        return None
+
+    def encode(
+        self, text: str, images: Sequence["Image"], *, add_special_tokens: bool = True
+    ) -> tuple[list[int], Inputs]:
+        """The token ids of a prompt that has one place for each image, and the inputs for these images.
+
+        Raises:
+            ArgumentError: the text has another number of places, or the images cannot be used.
+        """
+        raise _cannot(self, "encode")
 
 
-@runtime_checkable
-class Lent(Protocol):
-    """Rows in memory that the model lends: the memory goes back when a call ends, so no rows are kept for the next."""
-
-    def give_back(self) -> None:
-        """Give the memory back; do not use the rows any more."""
-
-
-@runtime_checkable
-class ShowsWeights(Protocol):
-    """A model that is no torch module, and lists its weights itself."""
-
-    def weights(self) -> Iterable[tuple[str, Tensor, torch.device]]:
-        """Each weight: its name, the tensor, and the device where it is used."""
-
-
-@runtime_checkable
-class RecommendsSampler(Protocol):
-    """A model whose checkpoint recommends a sampler; the loop uses it if no sampler is given."""
-
-    @property
-    def recommended_sampler(self) -> Sampler: ...
+def _cannot(made: object, name: str) -> NotImplementedError:
+    return NotImplementedError(f"{type(made).__name__} has no {name}, which it says it has: see gen.models.base")

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gen.errors import ArgumentError, show
-from gen.models.base import Checked, Model, TellsAtOnce
+from gen.models.base import Model, Rows
 from gen.runtime.forking import new_lock, renew_threads
 
 _LOADING = new_lock(RLock)
@@ -22,26 +22,41 @@ _R = TypeVar("_R")
 def check_model(model: Model) -> None:
     """Raise unless this is a loaded model that gen can still run."""
     check_loaded(model)
-    if isinstance(model, Checked):
-        model.check()
+    model.check()
 
 
 def check_usable(model: Model) -> None:
     """As `check_model`, but only as far as it is seen at once: the loop looks at all of the model when prompts join."""
     check_loaded(model)
-    if isinstance(model, TellsAtOnce):
-        model.check_usable()
+    model.check_usable()
 
 
 def check_loaded(model: Model) -> None:
     """Raise unless this is a loaded model."""
-    needed = ("new_rows", "placement", "tokenizer", "vocab_size", "context_length", "eos_token_ids")
-    if not all(hasattr(model, name) for name in needed):
-        hint = "; an encoder is for gen.embed" if hasattr(model, "encode") else ""
-        if hasattr(model, "config"):
-            hint = "; give gen.from_transformers(model, tokenizer)"
-        got = show(model) if isinstance(model, str | PathLike) else f"{type(model).__name__}{hint}"
-        raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {got}")
+    needed = ("placement", "tokenizer", "vocab_size", "context_length", "eos_token_ids")
+    missing = [name for name in needed if not hasattr(model, name)]
+    if isinstance(model, Model) and not missing:
+        return
+    hint = "; an encoder is for gen.embed" if hasattr(model, "encode") else ""
+    if isinstance(model, Model):
+        hint = f" without {' and '.join(missing)}, which a gen.models.base.Model has"
+    elif hasattr(model, "new_rows"):
+        hint = "; an adapter inherits from gen.models.base.Model, and its rows from gen.models.base.Rows"
+    elif hasattr(model, "config"):
+        hint = "; give gen.from_transformers(model, tokenizer)"
+    got = show(model) if isinstance(model, str | PathLike) else f"{type(model).__name__}{hint}"
+    raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {got}")
+
+
+def new_rows(model: Model, count: int, length: int) -> Rows:
+    """Rows of a model; see `gen.models.base.Model.new_rows`. Raises an ArgumentError if they are no `Rows`."""
+    rows = model.new_rows(count, length)
+    if not isinstance(rows, Rows):
+        raise ArgumentError(
+            f"new_rows of {type(model).__name__} gives {type(rows).__name__}, which must inherit from "
+            "gen.models.base.Rows"
+        )
+    return rows
 
 
 def check_hf_model(function: str, model: object, tokenizer: object, *, load: str) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from gen.arguments import Array, as_lists, check_text, is_whole, read_token_ids
 from gen.errors import ArgumentError, ContextError, show
-from gen.models.base import ImageReader, Inputs, Model
+from gen.models.base import Inputs, Model
 from gen.requests.chats import chat_text
 from gen.requests.images import take_images
 from gen.tokens.tokenizers import Message, Tokenizer
@@ -136,7 +136,7 @@ def _no_prompt(given: object) -> ArgumentError:
 
 
 def read_illustrated(
-    model: ImageReader,
+    model: Model,
     prompt: Prompt,
     images: Sequence["Image"],
     *,
@@ -190,8 +190,7 @@ def read_one_prompt(
         ArgumentError: as for `read_illustrated`.
     """
     _check_template_kwargs(number, prompt, chat, template_kwargs)
-    reader = model if isinstance(model, ImageReader) else None
-    prompt, images = _place_images(number, prompt, images, readable=reader is not None, local_files=local_files)
+    prompt, images = _place_images(number, prompt, images, readable=model.reads_images, local_files=local_files)
     _check_texts(prompt)
 
     def check(text: str) -> None:
@@ -199,9 +198,9 @@ def read_one_prompt(
             raise no_room(number, f"at least {least}", most, whole=bool(messages_of(prompt)) or chat)
 
     inputs: Inputs = {}
-    if reader is not None:
+    if model.reads_images:
         token_ids, inputs = read_illustrated(
-            reader, prompt, images, chat=chat, template_kwargs=template_kwargs, check=check
+            model, prompt, images, chat=chat, template_kwargs=template_kwargs, check=check
         )
     elif images:
         raise ArgumentError("this model reads no images; load a vision-language model, or leave images out.")

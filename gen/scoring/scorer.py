@@ -5,8 +5,8 @@ score the first token of all four answers. Its columns of the KV cache are copie
 tokens side by side. If questions begin with the same tokens, these are read once.
 
 Of the logits after each token, (vocabulary,), only the scored token's log-probability is kept, so memory holds the
-logits of few places at a time. Rows that cannot continue from a copy, see `gen.models.base.ReadsPlaces`, read each text
-token by token.
+logits of few places at a time. Rows that cannot continue from a copy, see `gen.models.base.Rows.reads_places`, read
+each text token by token.
 """
 
 import math
@@ -25,8 +25,8 @@ from gen.errors import ArgumentError, ModelError
 from gen.loop.cuda_streams import Streams
 from gen.loop.memory import is_out_of_memory
 from gen.loop.prefixes.beginnings import LEAST, WORTH, common
-from gen.loop.prefixes.columns import share
-from gen.models.base import Lent, Model, ReadsPlaces, Rows
+from gen.models.base import Model, Rows
+from gen.models.checks import new_rows
 from gen.requests.prompts import vocabulary
 from gen.samplers.backends.choosing import likeliest
 from gen.scoring.pairs import Pair
@@ -199,10 +199,9 @@ class Scorer:
 
     def _goes_on(self) -> bool:
         """Whether rows can continue from copies of other rows."""
-        rows = self._model.new_rows(1, 1)
-        if isinstance(rows, Lent):
-            rows.give_back()
-        return isinstance(rows, ReadsPlaces) and rows.reads_places
+        rows = new_rows(self._model, 1, 1)
+        rows.give_back()
+        return rows.reads_places
 
     def _run(self, batch: list[_Group]) -> list[_Found]:
         """The results for a batch; if memory runs out, its two halves run one after the other."""
@@ -230,32 +229,30 @@ class Scorer:
         longest = max((len(pair.continuation) for _, _, pair in others), default=1)
         length = _length(batch)
         side_by_side = max(1, min(len(others), self._tokens // longest, self._room // length - len(batch)))
-        rows = self._model.new_rows(len(batch) + (side_by_side if others else 0), length)
+        rows = new_rows(self._model, len(batch) + (side_by_side if others else 0), length)
         try:
-            if not isinstance(rows, ReadsPlaces) or not rows.reads_places:
+            if not rows.reads_places:
                 return list(self._read_by_steps(rows, batch))
             found = list(self._read_contexts(rows, batch))
             for start in range(0, len(others), side_by_side):
                 part = others[start : start + side_by_side]
                 for target, (source, _, pair) in enumerate(part, len(batch)):
-                    share(rows, source, slice(target, target + 1), len(pair.context))
+                    rows.share(source, slice(target, target + 1), len(pair.context))
                 found += self._read(rows, len(batch), [_rest(number, pair) for _, number, pair in part])
             return found
         finally:
-            if isinstance(rows, Lent):
-                rows.give_back()
+            rows.give_back()
 
     def _read_contexts(self, rows: Rows, batch: list[_Group]) -> Iterator[_Found]:
         """Read what each group's row reads; the tokens with which all of them begin are read once."""
         shared = _shared(batch)
         if shared:
             rows.fill(slice(0, 1), [batch[0].context[:shared]])
-            share(rows, 0, slice(1, len(batch)), shared)
+            rows.share(0, slice(1, len(batch)), shared)
         return self._read(rows, 0, [group.piece(shared) for group in batch])
 
     def _read(self, rows: Rows, first: int, pieces: Sequence[_Piece]) -> Iterator[_Found]:
         """Read pieces side by side, into rows from `first` on, in parts whose logits have at most `_LOGITS` numbers."""
-        assert isinstance(rows, ReadsPlaces)  # the caller has checked this
         done, width = 0, max(len(piece.tokens) for piece in pieces)
         while done < width:
             going = [row for row, piece in enumerate(pieces) if len(piece.tokens) > done]

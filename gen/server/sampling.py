@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from gen.models.base import Model, RecommendsSampler
+from gen.models.base import Model
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Sampler
 from gen.samplers.penalties import Penalties
 from gen.server.bodies import Body
@@ -96,7 +96,7 @@ class SamplingFields(Body):
         given = {name: value for name, value in given.items() if value is not None}
         if self.top_k is not None:
             given["top_k"] = self.top_k if self.top_k > 0 else None  # other servers write 0 or -1 for no top-k
-        recommended = model.recommended_sampler if isinstance(model, RecommendsSampler) else MultinomialSampler()
+        recommended = model.recommended_sampler
         base: Any = usual or recommended
         if given and isinstance(base, BeamSearchSampler):
             raise refused(f"{', '.join(given)}: not for beam search, which is the sampler here.", next(iter(given)))

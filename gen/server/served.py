@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from gen.engine import Engine
-from gen.models.base import ImageReader, Model
+from gen.models.base import Model
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt
 from gen.samplers import Sampler, sample_seed
 from gen.samplers.backends.random import draw_seed
@@ -113,7 +113,7 @@ class Served:
         count = len(asked.prompts) * asked.n
         if count > self.settings.max_prompts:
             raise refused(f"a request may ask for {self.settings.max_prompts} texts, and this one asks for {count}.")
-        if any(map(messages_of, asked.prompts)) and isinstance(self.model, ImageReader):
+        if any(map(messages_of, asked.prompts)) and self.model.reads_images:
             prompts = await self.in_thread(partial(self._with_pictures, asked.prompts), size=size)
             asked = replace(asked, prompts=prompts)
         seeds = [draw_seed() if asked.seed is None else asked.seed for _ in asked.prompts]
@@ -158,7 +158,7 @@ class Served:
         Raises:
             ArgumentError: it cannot be a prompt.
         """
-        if isinstance(self.model, ImageReader):
+        if self.model.reads_images:
             [prompt] = self._with_pictures([prompt])
         token_ids, _ = read_one_prompt(
             self.model, 0, prompt, [], chat=False, template_kwargs=template_kwargs, local_files=False

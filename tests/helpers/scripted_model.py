@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from gen.devices import Placement
-from gen.models.base import Inputs
+from gen.models.base import Inputs, Model, Rows
 from gen.models.idle_rows import Idle
 from gen.tokens.tokenizers import Tokenizer
 from tests.helpers.tokenizers import EOS, byte_tokenizer
 
 
-class ScriptedModel:
+class ScriptedModel(Model):
     """A `gen.models.base.Model` that writes its script: a byte at each step, then the eos token."""
 
     def __init__(
@@ -35,11 +35,10 @@ class ScriptedModel:
         return [*(self._script.encode() if isinstance(self._script, str) else self._script(prompt)), EOS]
 
 
-class ScriptedRows:
+class ScriptedRows(Rows):
     """Rows that each write their script; the model's `steps` counts how often logits were asked for."""
 
     refillable = True
-    replayable = False
     whole_prompts = False
 
     def __init__(self, model: ScriptedModel, count: int, length: int) -> None:
@@ -83,12 +82,6 @@ class ScriptedRows:
             self._read[target] = self._read[source]
             self._scripts[target] = self._scripts[source]
             self._said[target] = self._said[source]
-
-    def moving(self) -> tuple[Tensor, ...]:
-        return ()
-
-    def parts(self) -> tuple[tuple[str, Tensor, torch.device], ...]:
-        return ()
 
     def grow(self, length: int) -> None:
         self.length = length

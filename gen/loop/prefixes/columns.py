@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from gen.models.base import Rows, SavesColumns, SavesStates, SharesColumns
+from gen.models.base import Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,7 +16,7 @@ class Columns:
     """The KV cache of a run of tokens, or the recurrent states at its end. It never changes.
 
     Attributes:
-        tensors: from `gen.models.base.SavesColumns.save`, (..., tokens, width); or from `SavesStates.save_states`.
+        tensors: from `gen.models.base.Rows.save`, (..., tokens, width); or from `Rows.save_states`.
         made: for each GPU, the event to wait for before the tensors are used.
     """
 
@@ -77,12 +77,7 @@ class Kept:
     states: Columns | None = None
 
 
-def share(rows: Rows, source: int, targets: slice, columns: int) -> None:
-    """Let rows begin with the first columns of another row, which no longer changes these columns. Host sync: none."""
-    (rows.share if isinstance(rows, SharesColumns) else rows.copy)(source, targets, columns)
-
-
-def load(rows: SavesColumns, row: int, kept: Kept, columns: int) -> None:
+def load(rows: Rows, row: int, kept: Kept, columns: int) -> None:
     """Let a row begin with the first of the kept columns. Host sync: none."""
     start = 0
     for run, count in kept.runs:
@@ -90,5 +85,5 @@ def load(rows: SavesColumns, row: int, kept: Kept, columns: int) -> None:
         if count > 0:
             rows.load(row, start, run.part(0, count))
         start += count
-    if kept.states is not None and isinstance(rows, SavesStates):
+    if kept.states is not None and rows.recurrent:
         rows.load_states(row, kept.states.ready())

@@ -14,8 +14,8 @@ from gen.loop.prefixes.beginnings import common
 from gen.loop.prefixes.columns import Columns, load
 from gen.loop.prefixes.tree import PrefixTree, tree_of
 from gen.loop.replay.steps import rests_on, version_of
-from gen.models.base import Lent, Model, ReadsPlaces, SavesColumns, SavesStates
-from gen.models.checks import check_usable
+from gen.models.base import Model
+from gen.models.checks import check_usable, new_rows
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt
 
 _MORE = ("a", " a", "A", "1", " ", "\n", ".", "'s")  # texts that may follow: each may change the last tokens
@@ -109,11 +109,11 @@ def prefix(
 def _kept(model: Model, tree: PrefixTree, token_ids: Sequence[int], salt: str | None) -> Prefix:
     """Read the part that is not kept yet, and pin the whole."""
     with Streams(model.placement).current():
-        version, rows = version_of(model, rests_on(model)), model.new_rows(1, len(token_ids))
+        version, rows = version_of(model, rests_on(model)), new_rows(model, 1, len(token_ids))
         try:
-            recurrent = rows if isinstance(rows, SavesStates) and rows.recurrent else None
-            reads_on = recurrent or (isinstance(rows, ReadsPlaces) and rows.reads_places)
-            if version is None or not reads_on or not isinstance(rows, SavesColumns):
+            recurrent = rows if rows.recurrent else None
+            reads_on = recurrent or rows.reads_places
+            if version is None or not reads_on or not rows.saves:
                 return Prefix(token_ids, 0, None)
             if recurrent:
                 recurrent.going_on_costs()  # measured now, rather than when a prompt joins a batch
@@ -131,8 +131,7 @@ def _kept(model: Model, tree: PrefixTree, token_ids: Sequence[int], salt: str | 
                 states=None if recurrent is None else lambda: Columns.of(recurrent.save_states(0)),
             )
         finally:
-            if isinstance(rows, Lent):
-                rows.give_back()
+            rows.give_back()
     return Prefix(token_ids, size, (tree, salt, era))
 
 

@@ -20,7 +20,6 @@ from gen.loop.prefixes.columns import Columns, Kept
 from gen.loop.prefixes.tree import PrefixTree
 from gen.loop.row_set import RowSet
 from gen.loop.slots import Slot
-from gen.models.base import ReadsPlaces, SavesColumns, SavesStates
 
 _NEAR = 16  # tokens; lengths that differ by less may count as equal
 _LOOKED_AT = 64  # waiting prompts whose beginnings are compared with the first one's
@@ -52,9 +51,9 @@ class Prefixes:
         self, rows: RowSet, tree: PrefixTree | None = None, *, keeps: bool = False, exact: bool = False
     ) -> None:
         own = rows.rows
-        self._can = not exact and isinstance(own, ReadsPlaces) and own.reads_places and own.refillable
-        self._recurrent = own if not exact and isinstance(own, SavesStates) and own.recurrent else None
-        self._tree = tree if self._recurrent or (self._can and isinstance(own, SavesColumns)) else None
+        self._can = not exact and own.reads_places and own.refillable
+        self._recurrent = own if not exact and own.recurrent else None
+        self._tree = tree if self._recurrent or (self._can and own.saves) else None
         self.keeps = keeps and self._can and self._tree is not None
         self._rows = rows
         self._version: object = None
@@ -109,7 +108,7 @@ class Prefixes:
         Host sync: none.
         """
         head, rows = next((job for job in waiting if not job.ended), None), self._rows.rows
-        if head is None or self.keeps or not self._can or not isinstance(rows, SavesColumns):
+        if head is None or self.keeps or not self._can or not rows.saves:
             return
         tokens, salt = head.tokens[:-1], head.request.cache_salt
         there: list[Sequence[int]] = [slot.job.request.prompt_ids for slot in live if self._gives(slot.job, salt)]

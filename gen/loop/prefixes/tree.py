@@ -15,7 +15,7 @@ import torch
 from gen.loop.memory import kept_bytes
 from gen.loop.prefixes.beginnings import common
 from gen.loop.prefixes.columns import Columns, Kept
-from gen.models.base import KeepsRows, Model
+from gen.models.base import Model
 from gen.runtime.forking import new_lock
 
 Salt = str | None
@@ -24,7 +24,7 @@ _EMPTY = 64  # salts without a text that may stay
 
 def tree_of(model: Model) -> "PrefixTree | None":
     """The tree that belongs to a model, made at the first call; None if the model keeps nothing from call to call."""
-    return model.idle.prefixes(PrefixTree) if isinstance(model, KeepsRows) else None
+    return None if model.idle is None else model.idle.prefixes(PrefixTree)
 
 
 def usual_bytes(model: Model) -> int:

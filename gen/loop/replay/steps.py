@@ -18,7 +18,7 @@ from gen.loop.replay.cuda_graphs import CaptureFailed, Graph, capture
 from gen.loop.replay.observing import CannotReplay
 from gen.loop.replay.recording import Replay, record, record_in_parts
 from gen.loop.row_set import RowSet
-from gen.models.base import Checked, KeepsRows, LooksByRow, Model, Versioned
+from gen.models.base import Model
 from gen.models.idle_rows import Idle
 from gen.runtime.isolation import settings_of_the_process
 
@@ -39,16 +39,17 @@ def rests_on(model: Model) -> RestsOn | None:
     """What recorded steps of a model rest on now: the state of the model and of torch; None if it is not known.
 
     Raises:
-        ModelError: as `gen.models.base.Checked.check`.
+        ModelError: as `gen.models.base.Model.check`.
     """
-    found = model.check() if isinstance(model, Checked) else None
+    found = model.check()
     return None if found is None else (found, settings_of_the_process())
 
 
 def version_of(model: Model, known: RestsOn | None) -> object:
     """The model's version, on which columns that are read now depend, from what `rests_on` has just given; None if it
     is not known. Compare versions with `==`."""
-    return (known, model.version(known[0])) if known is not None and isinstance(model, Versioned) else None
+    version = None if known is None else model.version(known[0])
+    return None if version is None else (known, version)
 
 
 class Steps:
@@ -69,9 +70,8 @@ class Steps:
         wanted = {"cpu": replay, "cuda": cuda_graph}
         self._captures = rows.device.type == "cuda"
         self.replayed = self.records = False
-        self._looks = rows.rows if isinstance(rows.rows, LooksByRow) else None
         self._keeps = rows.rows.replayable and wanted.get(rows.device.type, False)
-        self._idle: Idle[RowSet] | None = model.idle if isinstance(model, KeepsRows) else None
+        self._idle: Idle[RowSet] | None = model.idle
 
     def look(self) -> None:
         """Call this when requests join: recorded steps are dropped if what they rest on has changed.
@@ -79,7 +79,7 @@ class Steps:
         All rows then go on with the model as it is now.
 
         Raises:
-            ModelError: as `gen.models.base.Checked.check`.
+            ModelError: as `gen.models.base.Model.check`.
         """
         rows = self._rows
         now = rests_on(self._model)
@@ -114,13 +114,13 @@ class Steps:
         Returns:
             Whether it took longer than other steps, because it or a part of it was recorded, or will be soon.
         """
-        if self._looks is None or not lengths:
+        if not lengths:
             return self._run(count, view, width)
-        self._looks.look_at(lengths)
+        self._rows.rows.look_at(lengths)
         try:
             return self._run(count, view, width)
         finally:
-            self._looks.look_at(())
+            self._rows.rows.look_at(())
 
     def _run(self, count: int, view: int, width: int) -> bool:
         rows = self._rows

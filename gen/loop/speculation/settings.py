@@ -7,7 +7,7 @@ import torch
 
 from gen.arguments import check_flag, read_whole
 from gen.errors import ArgumentError, show
-from gen.models.base import Model, ProbedWide
+from gen.models.base import Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,4 +56,4 @@ def same_in_any_width(model: Model) -> bool:
         torch.get_float32_matmul_precision() == "highest"
     )
     # weights or activations may be coarser than that; then a probe has measured a larger difference
-    return whole and (not isinstance(model, ProbedWide) or model.wide_difference <= _ROUNDING)
+    return whole and model.wide_difference <= _ROUNDING

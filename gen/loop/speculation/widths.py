@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from gen.loop.searches.search import Picks, Search
 from gen.loop.speculation.costs import Costs
 from gen.loop.speculation.settings import MOST, Speculate, Speculation, same_in_any_width
-from gen.models.base import Model, ProbedWide, Rows, WideRows
+from gen.models.base import Model, Rows
 from gen.samplers.base import Sampler
 from gen.samplers.kinds import draws
 
@@ -71,7 +71,7 @@ def widths_for(
     if speculate is False:
         return None
     same = same_in_any_width(model)
-    if not isinstance(rows, WideRows) or rows.widest < WIDTHS[-1]:
+    if rows.widest < WIDTHS[-1]:
         spread = len(model.placement.devices) > 1
         problem = "it is on several devices" if spread else "its rows cannot go back, as far as gen has seen"
         problem = f"{type(model).__name__} reads one token of a row in a step, since {problem}"
@@ -92,7 +92,7 @@ def columns_for_drafts(model: Model, sampler: Sampler, speculate: Speculate, row
 
     0 if they would take much memory, or if no step will be wide, as far as this is known before there are rows.
     """
-    wide = isinstance(model, ProbedWide) and model.goes_wide and draws(sampler)
+    wide = model.goes_wide and draws(sampler)
     wanted = speculate is not False and (speculate != "auto" or same_in_any_width(model))
     return 2 * MOST if wide and wanted and rows <= _FEW else 0
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gen.devices import Placement, describe, to_device
 from gen.errors import ArgumentError, DeviceError, ModelError, show_path
-from gen.models.base import Inputs
+from gen.models.base import Inputs, Model, Rows
 from gen.models.checkpoints import read_json
 from gen.models.exllama.shared import Checkpoint, Turns, errors_of, import_exllama, tensors_in
 from gen.models.idle_rows import Idle
@@ -42,7 +42,7 @@ def _streams(devices: object) -> Sequence[torch.cuda.Stream]:
 TURNS = Turns(_streams)  # of all its models: they share streams, and each has one scratch memory
 
 
-class Exllamav2Model:
+class Exllamav2Model(Model):
     """A model of exllamav2 behind `gen.models.base.Model`, which says what its attributes are.
 
     Attributes:
@@ -84,10 +84,6 @@ class Exllamav2Model:
     def recommended_sampler(self) -> Sampler:
         """See `gen.models.generation_config.recommended_sampler`."""
         return self._checkpoint.recommended_sampler(self.vocab_size)
-
-    def release(self) -> None:
-        """Give back the memory that the model keeps from call to call."""
-        self.idle.clear()
 
     def load_lora(self, lora: str | Path | None) -> None:
         """Use a LoRA from now on, instead of the one before; None for none.
@@ -159,12 +155,8 @@ def _items(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
 
 
-class Exllamav2Rows:
+class Exllamav2Rows(Rows):
     """See `gen.models.base.Rows`."""
-
-    refillable = False
-    replayable = False
-    whole_prompts = True
 
     def __init__(self, model: Exllamav2Model, count: int, length: int) -> None:
         self.count, self.length = count, length
@@ -233,10 +225,6 @@ class Exllamav2Rows:
                 tensor[targets, : self._used] = tensor[source, : self._used]
         for kept in (*self._masks.values(), *self._offsets.values()):
             kept[targets] = kept[source]
-
-    def moving(self) -> tuple[Tensor, ...]:
-        """See `gen.models.base.Rows.moving`."""
-        return ()
 
     def parts(self) -> Iterator[tuple[str, Tensor, torch.device]]:
         """See `gen.models.base.Rows.parts`."""

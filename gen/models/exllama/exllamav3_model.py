@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gen.devices import Placement, describe, to_device
 from gen.errors import DeviceError
-from gen.models.base import Inputs, NoRoom
+from gen.models.base import Inputs, Model, NoRoom, Rows
 from gen.models.exllama import shared
 from gen.models.exllama.page_table import PageTable
 from gen.models.exllama.shared import Checkpoint, tensors_in
@@ -33,7 +33,7 @@ PAGE = 256  # tokens
 _CHUNK = 2048  # tokens of a prompt that are read at once
 
 
-class Exllamav3Model:
+class Exllamav3Model(Model):
     """A model of exllamav3 behind `gen.models.base.Model`, which says what its attributes are.
 
     Attributes:
@@ -80,10 +80,6 @@ class Exllamav3Model:
         """How many pages of 256 tokens no call has borrowed."""
         return len(self._free) + len(self._returned)
 
-    def release(self) -> None:
-        """Close the model's own engine; the model keeps no rows between calls."""
-        self.idle.clear()
-
     def turn(self) -> AbstractContextManager[None]:
         """A block in which nobody else launches on exllamav3; see `gen.models.exllama.shared.Turns`."""
         return shared.EXLLAMAV3(self.placement.logits_device, self.placement.devices)
@@ -119,11 +115,11 @@ class Exllamav3Model:
         self._returned.extend(pages)
 
     def check(self) -> Snapshot:
-        """See `gen.models.base.Checked.check`."""
+        """See `gen.models.base.Model.check`."""
         return Snapshot([tensor for _, tensor, _ in self._own_weights()])
 
     def version(self, checked: Snapshot) -> tuple[int, ...]:
-        """See `gen.models.base.Versioned.version`."""
+        """See `gen.models.base.Model.version`."""
         return checked.versions()
 
     def weights(self) -> Iterator[tuple[str, Tensor, torch.device]]:
@@ -148,13 +144,12 @@ def _held(value: Any) -> Iterable[Any]:
     return [held for held in vars(value).values() if isinstance(held, Tensor)] if own else ()
 
 
-class Exllamav3Rows:
+class Exllamav3Rows(Rows):
     """See `gen.models.base.Rows`; prompts are read one by one, since exllamav3 has no mask for padding."""
 
     refillable = True
-    replayable = False  # its kernels are no functions of torch
     whole_prompts = False
-    reads_places = True
+    reads_places = lent = saves = True
 
     def __init__(self, model: Exllamav3Model, count: int, length: int) -> None:
         self.count, self.length = count, length
@@ -177,7 +172,7 @@ class Exllamav3Rows:
     def read(
         self, rows: slice, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]
     ) -> Tensor:
-        """See `gen.models.base.ReadsPlaces.read`."""
+        """See `gen.models.base.Rows.read`."""
         each = zip(range(self.count)[rows], pieces, starts, strict=True)
         return torch.stack(
             [
@@ -210,7 +205,7 @@ class Exllamav3Rows:
         self._copy_pages(source, targets, slice(-(-view // PAGE)))
 
     def share(self, source: int, targets: slice, columns: int) -> None:
-        """See `gen.models.base.SharesColumns.share`: whole pages are shared, and the rest is copied."""
+        """See `gen.models.base.Rows.share`: whole pages are shared, and the rest is copied."""
         whole = columns // PAGE
         for target in range(self.count)[targets]:
             self._pages.share(source, target, whole)
@@ -219,7 +214,7 @@ class Exllamav3Rows:
         self._copy_pages(source, targets, slice(whole, -(-columns // PAGE)))
 
     def save(self, row: int, start: int, end: int) -> dict[Hashable, Tensor]:
-        """See `gen.models.base.SavesColumns.save`."""
+        """See `gen.models.base.Rows.save`."""
         with self._model.turn():
             return {
                 number: _by_token(tensor).index_select(0, self._lines(row, start, end, tensor.device))
@@ -227,7 +222,7 @@ class Exllamav3Rows:
             }
 
     def load(self, row: int, start: int, columns: Mapping[Hashable, Tensor]) -> None:
-        """See `gen.models.base.SavesColumns.load`."""
+        """See `gen.models.base.Rows.load`."""
         self._part(slice(row, row + 1), start)
         with self._model.turn():
             for number, tensor in enumerate(self._cache()):

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from gen.arguments import read_token_ids, read_whole
 from gen.devices import Placement, current, describe, resolve_device, to_device
 from gen.errors import ArgumentError, ModelError, show_path
-from gen.models.base import Inputs
+from gen.models.base import Inputs, Model, Rows
 from gen.models.checkpoints import find_path
 from gen.models.checks import check_hf_tokenizer, kind_of
 from gen.models.exported.program_inputs import ProgramInputs
@@ -80,7 +80,7 @@ def from_exported(
     return ExportedModel(program, tokenizer, target, tuple(eos_token_ids), context_length)
 
 
-class ExportedModel:
+class ExportedModel(Model):
     """An exported program behind `gen.models.base.Model`, which says what its attributes are.
 
     Attributes:
@@ -116,10 +116,6 @@ class ExportedModel:
     def __repr__(self) -> str:
         """What it is, where, and in which dtype."""
         return describe("torch.export program", "", self.placement)
-
-    def release(self) -> None:
-        """Give back the memory that the model keeps from call to call."""
-        self.idle.clear()
 
     def new_rows(self, count: int, length: int) -> "ExportedRows":
         """See `gen.models.base.Model.new_rows`."""
@@ -179,12 +175,10 @@ class ExportedModel:
         return logits
 
 
-class ExportedRows:
+class ExportedRows(Rows):
     """Rows without a cache: they are the tokens, and each step reads all of them again; see `gen.models.base.Rows`."""
 
     refillable = True
-    replayable = False
-    whole_prompts = True
 
     def __init__(self, model: ExportedModel, count: int, length: int) -> None:
         device = model.placement.input_device

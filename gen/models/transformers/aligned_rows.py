@@ -7,18 +7,14 @@ import torch
 from torch import Tensor
 
 from gen.devices import to_device
-from gen.models.base import Inputs
+from gen.models.base import Inputs, Rows
 
 if TYPE_CHECKING:
     from gen.models.transformers.model import TransformersModel
 
 
-class AlignedRows:
+class AlignedRows(Rows):
     """See `gen.models.base.Rows`. The cache grows by one column per step, so its end is always the newest token."""
-
-    refillable = False
-    replayable = False
-    whole_prompts = True
 
     def __init__(self, model: "TransformersModel", count: int, length: int) -> None:
         self.count, self.length = count, length
@@ -63,10 +59,6 @@ class AlignedRows:
 
     def copy(self, source: int, targets: slice, view: int) -> None:
         """See `gen.models.base.Rows.copy`; `fill` has made the rows of a prompt already."""
-
-    def moving(self) -> tuple[Tensor, ...]:
-        """See `gen.models.base.Rows.moving`."""
-        return ()
 
     def parts(self) -> Iterator[tuple[str, Tensor, torch.device]]:
         """See `gen.models.base.Rows.parts`."""

@@ -15,6 +15,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from gen.devices import Placement, describe
 from gen.errors import ModelError
+from gen.models.base import Model, Rows
 from gen.models.exllama import shared
 from gen.models.generation_config import eos_of_config, read_eos, recommended_sampler
 from gen.models.idle_rows import Idle
@@ -28,7 +29,6 @@ from gen.tokens.tokenizers import Tokenizer
 if TYPE_CHECKING:
     from transformers import Cache, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from gen.models.base import Rows
     from gen.models.transformers.attention import Use
 
     Mask = Tensor | dict[str, Tensor | None] | None
@@ -41,7 +41,7 @@ _CHANGED_BY_TRAINING = (_DropoutNd, _BatchNorm)
 logger = logging.getLogger("gen")
 
 
-class TransformersModel:
+class TransformersModel(Model):
     """A transformers causal language model behind `gen.models.base.Model`, which says what its attributes are.
 
     Attributes:
@@ -78,8 +78,6 @@ class TransformersModel:
         self.takes_flat_masks = bool(getattr(config, "alibi", not self.takes("position_ids")))
         self.attention = self._own_attention()
         self.replay = self._told = False
-        self.goes_wide = False  # True once a probe has shown that a step may read several tokens of a row
-        self.wide_difference = 0.0  # of the logits in that probe, in units of their spread
         self._step_rows: dict[tuple[int, str, torch.dtype], int] = {}
         self.vocab_size: int = getattr(model.get_output_embeddings(), "out_features", config.vocab_size)
         self._rotary = Rotary(model, config, context_length, own=own)
@@ -93,7 +91,7 @@ class TransformersModel:
         return describe(type(self._inner).__name__, self._inner.name_or_path, self.placement)
 
     @property
-    def placement(self) -> Placement:
+    def placement(self) -> Placement:  # type: ignore[override]
         """Where the model's parts are; its dtype follows the model's, which `hf_model.half()` changes."""
         known, stored = self._placement, self._inner.dtype
         if stored != self._stored or known.packed_dtype is not None:
@@ -103,7 +101,7 @@ class TransformersModel:
         return self._placement
 
     @property
-    def eos_token_ids(self) -> tuple[int, ...]:
+    def eos_token_ids(self) -> tuple[int, ...]:  # type: ignore[override]
         """The ids that end a text, as the generation config names them now; if it named none at first, those of
         config.json."""
         return read_eos(self._eos_of_config if self._stated_eos is None else self._stated_eos)
@@ -139,7 +137,7 @@ class TransformersModel:
 
     @property
     def parts_rows(self) -> bool:
-        """See `gen.models.base.MayPartRows`: whether only gen's own attention has run, and will."""
+        """See `gen.models.base.Model.parts_rows`: whether only gen's own attention has run, and will."""
         return self.attention is not None and self.attention.alone and not self._compiled
 
     def takes(self, argument: str) -> bool:
@@ -147,7 +145,7 @@ class TransformersModel:
         return argument in self._forward_arguments
 
     def find_step_rows(self) -> int:
-        """See `gen.models.base.SameBits.find_step_rows`; found once for each number of threads and
+        """See `gen.models.base.Model.find_step_rows`; found once for each number of threads and
         dtype."""
         from gen.models.transformers.exactness import find_step_rows
 
@@ -163,10 +161,6 @@ class TransformersModel:
 
         return reads_on(self)
 
-    def release(self) -> None:
-        """Give back the memory that the model keeps from call to call."""
-        self.idle.clear()
-
     def check_usable(self) -> None:
         """Refuse what a call can find out at once: training mode, and another device; `check` finds all changes.
 
@@ -177,7 +171,7 @@ class TransformersModel:
         self._refuse_moved()
 
     def check(self) -> Snapshot | None:
-        """See `gen.models.base.Checked.check`."""
+        """See `gen.models.base.Model.check`."""
         self._rotary.check()
         from gen.models.transformers.attention import called_by_name
 
@@ -197,10 +191,10 @@ class TransformersModel:
         return None if unknown else found
 
     def version(self, checked: Snapshot) -> tuple[int, ...]:
-        """See `gen.models.base.Versioned.version`."""
+        """See `gen.models.base.Model.version`."""
         return checked.versions(self._rotary.rewritten)
 
-    def new_rows(self, count: int, length: int) -> "Rows":
+    def new_rows(self, count: int, length: int) -> Rows:
         """See `gen.models.base.Model.new_rows`."""
         from gen.models.transformers.aligned_rows import AlignedRows
         from gen.models.transformers.rows import TransformersRows

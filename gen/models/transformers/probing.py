@@ -28,7 +28,6 @@ from torch import Tensor, nn
 
 from gen.devices import current, to_device
 from gen.errors import GenError, ModelError
-from gen.models.base import WideRows
 from gen.models.transformers.wrappers import innermost
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ def _probe_wide(
     """Test whether a step may read several tokens of each row and forget some; if not, no step will."""
     try:
         model.goes_wide = True
-        if len(continuations[0]) < STEPS or getattr(model.new_rows(1, 1), "widest", 1) < _WIDE:
+        if len(continuations[0]) < STEPS or model.new_rows(1, 1).widest < _WIDE:
             model.goes_wide = False
             return
         worst = model.wide_difference = _largest(_wide_logits(model, prompts, continuations), expected).size
@@ -154,7 +153,6 @@ def _wide_logits(
     """
     length = max(map(len, prompts)) + 3 * _WIDE
     rows = model.new_rows(len(prompts), length)
-    assert isinstance(rows, WideRows)  # tells mypy
     rows.fill(slice(0, len(prompts)), prompts)
     found: list[tuple[int, int, Tensor]] = []
     feeds = [[new + [prompt[0]] * (_WIDE - STEPS) for prompt, new in zip(prompts, continuations, strict=True)]]

@@ -9,7 +9,7 @@ from torch import Tensor
 from gen.attention.plan import Plan, whole
 from gen.attention.prompts import whole_blocks
 from gen.devices import to_device
-from gen.models.base import Inputs
+from gen.models.base import Inputs, Rows
 from gen.models.transformers.attention import Marks, PromptAttention, StepAttention
 from gen.models.transformers.cache import check_layers, pieces_cache, prompt_cache, step_cache
 from gen.models.transformers.layer_state import LayerState, Pieces, Place, Side, side_by_side
@@ -28,7 +28,7 @@ WIDEST = 8  # tokens of a row in a step
 _LOGITS = 2**25  # the most numbers in the logits of prompts that are read together
 
 
-class TransformersRows:
+class TransformersRows(Rows):
     """Rows of a static cache, each at its own column; see `gen.models.base.Rows`.
 
     State, changed in place: each layer's keys and values, where the layer is; `columns`, (count,) int64 on every device
@@ -37,7 +37,7 @@ class TransformersRows:
     that the others need not have room for as many tokens.
     """
 
-    refillable = True
+    refillable = saves = True
 
     def __init__(self, model: "TransformersModel", count: int, length: int) -> None:
         from transformers.cache_utils import LinearAttentionCacheLayerMixin, StaticCache
@@ -97,13 +97,13 @@ class TransformersRows:
 
     @property
     def reads_places(self) -> bool:
-        """See `gen.models.base.ReadsPlaces`."""
+        """See `gen.models.base.Rows.reads_places`."""
         return not self.whole_prompts
 
     def read(
         self, rows: slice, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]
     ) -> Tensor:
-        """See `gen.models.base.ReadsPlaces.read`."""
+        """See `gen.models.base.Rows.read`."""
         one_line = self._model.takes_flat_masks and len(set(starts)) > 1  # one mask for all tokens of a row
         apart = len(pieces) > 1 and not self._rooms.keys().isdisjoint(range(self.count)[rows])
         if one_line or apart:
@@ -136,7 +136,7 @@ class TransformersRows:
         return logits
 
     def look_at(self, lengths: Sequence[int]) -> None:
-        """See `gen.models.base.LooksByRow.look_at`; on CUDA all rows attend to all columns of a step."""
+        """See `gen.models.base.Rows.look_at`; on CUDA all rows attend to all columns of a step."""
         if not lengths or self._position.device.type != "cpu":
             self._plan.look_at_all()
         elif self._attention is not None and (keys := self._some_keys()) is not None:
@@ -165,12 +165,12 @@ class TransformersRows:
 
     @property
     def widest(self) -> int:
-        """See `gen.models.base.WideRows.widest`: 1 unless all layers are attention, on one device, and were probed."""
+        """See `gen.models.base.Rows.widest`: 1 unless all layers are attention, on one device, and were probed."""
         wide = self._model.goes_wide and not (self.whole_prompts or self._masks.flat or self._spread)
         return WIDEST if wide else 1
 
     def step_wide(self, token_ids: Tensor, view: int) -> Tensor:
-        """See `gen.models.base.WideRows.step_wide`."""
+        """See `gen.models.base.Rows.step_wide`."""
         (count, width), view = token_ids.shape, min(whole(view), len(self._all_columns))
         place, cache = self._wide_cache(count, view, width)
         place.column, place.own_column = self._next_columns(count, width)
@@ -194,7 +194,7 @@ class TransformersRows:
         return logits
 
     def advance(self, counts: Tensor) -> None:
-        """See `gen.models.base.WideRows.advance`."""
+        """See `gen.models.base.Rows.advance`."""
         count = len(counts)
         self._counts[:, :count].add_(counts).clamp_(max=self._most[:, :count])
         behind = self._next_columns(count, self._place.width)  # with all columns of tokens that do not count
@@ -242,7 +242,7 @@ class TransformersRows:
             tensor[targets] = tensor[source]
 
     def save(self, row: int, start: int, end: int) -> dict[Hashable, Tensor]:
-        """See `gen.models.base.SavesColumns.save`."""
+        """See `gen.models.base.Rows.save`."""
         return {
             (number, name): state.row(name, row)[..., start:end, :].clone()
             for number, state in enumerate(self._states)
@@ -250,7 +250,7 @@ class TransformersRows:
         }
 
     def load(self, row: int, start: int, columns: Mapping[Hashable, Tensor]) -> None:
-        """See `gen.models.base.SavesColumns.load`."""
+        """See `gen.models.base.Rows.load`."""
         self._read_to.pop(row, None)
         for key, tensor in columns.items():
             number, name = cast(tuple[int, str], key)
@@ -258,15 +258,15 @@ class TransformersRows:
 
     @property
     def recurrent(self) -> bool:
-        """See `gen.models.base.SavesStates`."""
+        """See `gen.models.base.Rows.recurrent`."""
         return self.whole_prompts
 
     def going_on_costs(self) -> int:
-        """See `gen.models.base.SavesStates.going_on_costs`."""
+        """See `gen.models.base.Rows.going_on_costs`."""
         return 1 if self._model.reads_on else _STEP_COSTS
 
     def save_states(self, row: int) -> dict[Hashable, Tensor]:
-        """See `gen.models.base.SavesStates.save_states`."""
+        """See `gen.models.base.Rows.save_states`."""
         return {
             (number, key): states[row].clone()
             for number, state in enumerate(self._states)
@@ -274,7 +274,7 @@ class TransformersRows:
         }
 
     def load_states(self, row: int, states: Mapping[Hashable, Tensor]) -> None:
-        """See `gen.models.base.SavesStates.load_states`."""
+        """See `gen.models.base.Rows.load_states`."""
         for key, tensor in states.items():
             number, (kind, of) = cast(tuple[int, tuple[str, int]], key)
             self._states[number].write_summary(slice(row, row + 1), kind, of, tensor.unsqueeze(0))
@@ -285,11 +285,11 @@ class TransformersRows:
 
     @property
     def parts_rows(self) -> bool:
-        """See `gen.models.base.PartsRows`."""
+        """See `gen.models.base.Rows.parts_rows`."""
         return self._model.parts_rows and not self.whole_prompts and not self._masks.flat
 
     def lay_out(self, length: int, rooms: Mapping[int, int]) -> None:
-        """See `gen.models.base.PartsRows.lay_out`."""
+        """See `gen.models.base.Rows.lay_out`."""
         self._shared, self._rooms = length, dict(sorted(rooms.items()))
         self._read_to.clear()
         for state in self._states:

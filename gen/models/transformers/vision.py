@@ -27,7 +27,7 @@ def reads_images(model: "PreTrainedModel") -> bool:
 
 
 class VisionModel(TransformersModel):
-    """A vision-language model of transformers behind `gen.models.base.ImageReader`.
+    """A vision-language model of transformers behind `gen.models.base.Model`.
 
     It reads images only at prefill; then it decodes like a text model. Token ids and positions go to the device of
     the embedding, pixel values to that of the vision part, which `placement.vision_device` records. Everything that a
@@ -36,6 +36,8 @@ class VisionModel(TransformersModel):
     Attributes:
         processor: the transformers processor; never changed.
     """
+
+    reads_images = True
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class VisionModel(TransformersModel):
     def encode(
         self, text: str, images: Sequence["Image"], *, add_special_tokens: bool = True
     ) -> tuple[list[int], Inputs]:
-        """See `gen.models.base.ImageReader.encode`."""
+        """See `gen.models.base.Model.encode`."""
         if self._place and (places := text.count(str(self._place))) != len(images):
             raise ArgumentError(
                 f"places for images: {places}, images: {len(images)}; write {self._place!r} where each image belongs, "
