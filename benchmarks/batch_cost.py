@@ -19,7 +19,7 @@ import torch
 
 import gen
 from benchmarks.measuring import machine, markdown_table, ratio, spread, write_json
-from gen.calls import read_call
+from gen.calls.reading import read_call
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.run_all import run_all

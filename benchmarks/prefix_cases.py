@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import gen
-from gen.calls import read_call
+from gen.calls.reading import read_call
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.prefixes import beginnings

@@ -50,7 +50,7 @@ def ours(
             exact=exact,
             speculate=speculate,
         )
-        lengths: set[int] = {len(completion.token_ids) for completion in found}  # type: ignore[union-attr]
+        lengths: set[int] = {len(completion.token_ids) for completion in found}
         assert lengths == {new_tokens if made is None else made}, f"gen made {lengths} tokens"
 
     return run

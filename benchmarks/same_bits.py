@@ -18,7 +18,7 @@ from torch import Tensor
 
 import gen
 from benchmarks.decode import REAL
-from gen.calls import find_step_rows
+from gen.calls.reading import find_step_rows
 from gen.completions import Completion
 from gen.loop.jobs import new_job
 from gen.loop.options import Options

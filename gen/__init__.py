@@ -13,8 +13,7 @@ __version__ = "0.1.0"
 # isort: off
 if TYPE_CHECKING:  # "x as x" says that a name is for users; `_HOMES` has the same names for when they are used
     from gen import samplers as samplers, testing as testing
-    from gen.api import generate as generate, stream as stream
-    from gen.asynchronous import agenerate as agenerate, astream as astream
+    from gen.api import agenerate as agenerate, astream as astream, generate as generate, stream as stream
     from gen.completions import (
         Completion as Completion,
         StreamEvent as StreamEvent,
@@ -65,14 +64,13 @@ if TYPE_CHECKING:  # "x as x" says that a name is for users; `_HOMES` has the sa
     from gen.offline.job import BatchReport as BatchReport, run_batch as run_batch
     from gen.scoring.scorer import Score as Score
     from gen.scoring.scores import classify as classify, score as score
-    from gen.streaming import Stream as Stream
+    from gen.calls.streams import Stream as Stream
     from gen.tools.calls import tool_calls as tool_calls
     from gen.tools.values import ToolCall as ToolCall, ToolCalls as ToolCalls
 
 # isort: on
 _HOMES = {
-    "api": ["generate", "stream"],
-    "asynchronous": ["agenerate", "astream"],
+    "api": ["agenerate", "astream", "generate", "stream"],
     "constraints.compiling": ["compile"],
     "constraints.constraint": ["Constraint"],
     "constraints.output_types": [
@@ -115,7 +113,7 @@ _HOMES = {
     "offline.job": ["BatchReport", "run_batch"],
     "scoring.scorer": ["Score"],
     "scoring.scores": ["classify", "score"],
-    "streaming": ["Stream"],
+    "calls.streams": ["Stream"],
     "tools.calls": ["tool_calls"],
     "tools.values": ["ToolCall", "ToolCalls"],
 }

@@ -1,16 +1,22 @@
-"""The functions that users call: `generate` and `stream` read their arguments, fill a batch, and drain it."""
+"""The functions that users call: `generate` and `stream` fill a batch and drain it in the caller's thread; the texts of
+`agenerate` and `astream`, for asyncio, grow in an engine that the model keeps."""
 
+import asyncio
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from tqdm import tqdm
 
-from gen.arguments import check_flag, read_whole
-from gen.calls import OnErrors, Result, find_step_rows, read_call, read_one
+from gen.arguments import LARGEST, check_flag, read_whole
+from gen.calls.reading import OnErrors, read_call
+from gen.calls.streams import CallerStream, EngineStream, Stream
 from gen.completions import Completion
-from gen.errors import Interrupted
-from gen.hints import GENERATING, explains_unknown
+from gen.engine import runs_in_engines, submit
+from gen.errors import ArgumentError, Interrupted, own
+from gen.loop.engine_thread import EngineThread
+from gen.loop.feed import Feed
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.results.values import valued
@@ -18,47 +24,36 @@ from gen.loop.run_all import run_all
 from gen.loop.runner import Runner
 from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import Model
-from gen.requests.images import ImageLike
-from gen.requests.processors import LogitsProcessor
+from gen.models.checks import check_loaded
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
-from gen.requests.settings import PromptArguments, Settings, Stops, Truncate
+from gen.requests.settings import AllSettings, OtherSettings, read_settings, shows_settings
 from gen.samplers import GreedySampler, Sampler
-from gen.streaming import CallerStream, Stream
+
+ROWS = 32  # how many requests run at once in a model's own engine
 
 
-class AnyArguments(PromptArguments, total=False):
-    """The arguments of `generate` that do not change the type of its result."""
+class AsyncArguments(OtherSettings, total=False):
+    """The arguments of `agenerate` that do not change the type of its result."""
 
     num_return_sequences: int
+    speculate: Speculate
+
+
+class Arguments(AsyncArguments, total=False):
+    """The arguments of `generate` that do not change the type of its result."""
+
     max_batch_tokens: int | None
     progress: bool
     replay: bool
     cuda_graph: bool
     exact: bool
-    speculate: Speculate
-
-
-class Arguments(AnyArguments, total=False):
-    """The arguments of a call that raises its errors."""
-
-    errors: Literal["raise"]
 
 
 Value = TypeVar("Value")
 One = GreedySampler | None  # samplers that always make one text a prompt
+Ones = One | Sequence[GreedySampler]
 
 
-@overload
-def generate(
-    model: Model,
-    prompt: Prompts[AnyPrompt],
-    output_type: object = ...,
-    *,
-    errors: Literal["return"],
-    sampler: Sampler | Sequence[Sampler] | None = ...,
-    details: bool = ...,
-    **arguments: Unpack[AnyArguments],
-) -> list[Any]: ...
 @overload
 def generate(
     model: Model,
@@ -69,6 +64,16 @@ def generate(
     details: Literal[False] = ...,
     **arguments: Unpack[Arguments],
 ) -> str: ...
+@overload
+def generate(
+    model: Model,
+    prompt: Prompt,
+    output_type: type[Value],
+    *,
+    sampler: One = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[Arguments],
+) -> Value: ...
 @overload
 def generate(
     model: Model,
@@ -85,7 +90,7 @@ def generate(
     prompt: Prompts[AnyPrompt],
     output_type: None = ...,
     *,
-    sampler: One | Sequence[GreedySampler] = ...,
+    sampler: Ones = ...,
     details: Literal[False] = ...,
     **arguments: Unpack[Arguments],
 ) -> list[str]: ...
@@ -93,124 +98,49 @@ def generate(
 def generate(
     model: Model,
     prompt: Prompts[AnyPrompt],
-    output_type: object = ...,
-    *,
-    sampler: One | Sequence[GreedySampler] = ...,
-    details: Literal[True],
-    **arguments: Unpack[Arguments],
-) -> list[Completion]: ...
-@overload
-def generate(
-    model: Model,
-    prompt: Prompt,
-    output_type: None = ...,
-    *,
-    sampler: Sampler,
-    details: Literal[False] = ...,
-    **arguments: Unpack[Arguments],
-) -> str | list[str]: ...
-@overload
-def generate(
-    model: Model,
-    prompt: Prompt,
-    output_type: object = ...,
-    *,
-    sampler: Sampler,
-    details: Literal[True],
-    **arguments: Unpack[Arguments],
-) -> Completion | list[Completion]: ...
-@overload
-def generate(
-    model: Model,
-    prompt: Prompts[AnyPrompt],
-    output_type: None = ...,
-    *,
-    sampler: Sampler | Sequence[Sampler],
-    details: Literal[False] = ...,
-    **arguments: Unpack[Arguments],
-) -> list[str | list[str]]: ...
-@overload
-def generate(
-    model: Model,
-    prompt: Prompts[AnyPrompt],
-    output_type: object = ...,
-    *,
-    sampler: Sampler | Sequence[Sampler],
-    details: Literal[True],
-    **arguments: Unpack[Arguments],
-) -> list[Completion | list[Completion]]: ...
-@overload
-def generate(
-    model: Model,
-    prompt: Prompt | Prompts[AnyPrompt],
-    output_type: None = ...,
-    *,
-    sampler: Sampler | Sequence[Sampler] | None = ...,
-    details: bool,
-    **arguments: Unpack[Arguments],
-) -> Result: ...
-@overload
-def generate(
-    model: Model,
-    prompt: Prompt,
     output_type: type[Value],
     *,
-    sampler: One = ...,
-    details: Literal[False] = ...,
-    **arguments: Unpack[Arguments],
-) -> Value: ...
-@overload
-def generate(
-    model: Model,
-    prompt: Prompts[AnyPrompt],
-    output_type: type[Value],
-    *,
-    sampler: One | Sequence[GreedySampler] = ...,
+    sampler: Ones = ...,
     details: Literal[False] = ...,
     **arguments: Unpack[Arguments],
 ) -> list[Value]: ...
 @overload
 def generate(
     model: Model,
+    prompt: Prompts[AnyPrompt],
+    output_type: object = ...,
+    *,
+    sampler: Ones = ...,
+    details: Literal[True],
+    **arguments: Unpack[Arguments],
+) -> list[Completion]: ...
+@overload
+def generate(
+    model: Model,
     prompt: Prompt | Prompts[AnyPrompt],
-    output_type: object,
+    output_type: object = ...,
     *,
     sampler: Sampler | Sequence[Sampler] | None = ...,
     details: bool = ...,
+    errors: OnErrors = ...,
     **arguments: Unpack[Arguments],
 ) -> Any: ...
-@explains_unknown(GENERATING)
+@shows_settings
 def generate(
     model: Model,
     prompt: Prompt | Prompts[AnyPrompt],
     output_type: Any = None,
     *,
-    images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None = None,
-    sampler: Sampler | Sequence[Sampler] | None = None,
-    max_new_tokens: int | Sequence[int] | None = None,
-    stop: Stops | Sequence[Stops] = None,
-    include_stop: bool = False,
-    seed: int | Sequence[int] | None = None,
-    eos_token_id: int | Sequence[int] | None = None,
-    chat: bool = False,
-    chat_template_kwargs: Mapping[str, object] | None = None,
-    skip_special_tokens: bool | Sequence[str] = True,
     details: bool = False,
     errors: OnErrors = "raise",
     num_return_sequences: int = 1,
-    logits_processors: Sequence[LogitsProcessor] | None = None,
-    top_logprobs: int | None = None,
-    prompt_logprobs: int | None = None,
-    shorten: bool = False,
-    truncate: Truncate = None,
-    max_time: float | None = None,
-    local_files: bool = True,
     max_batch_tokens: int | None = None,
     progress: bool = False,
     replay: bool = True,
     cuda_graph: bool = True,
     exact: bool = False,
     speculate: Speculate = "auto",
+    **settings: Unpack[AllSettings],
 ) -> Any:
     """Continue a prompt, or each of a list of prompts.
 
@@ -328,30 +258,11 @@ def generate(
         check_flag(name, flag)
     if max_batch_tokens is not None:
         max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
-    settings = Settings(
-        images=images,
-        sampler=sampler,
-        max_new_tokens=max_new_tokens,
-        stop=stop,
-        include_stop=include_stop,
-        seed=seed,
-        eos_token_id=eos_token_id,
-        chat=chat,
-        chat_template_kwargs=chat_template_kwargs,
-        skip_special_tokens=skip_special_tokens,
-        logits_processors=logits_processors,
-        top_logprobs=top_logprobs,
-        prompt_logprobs=prompt_logprobs,
-        shorten=shorten,
-        truncate=truncate,
-        max_time=max_time,
-        local_files=local_files,
-    )
     call = read_call(
         model,
         prompt,
         output_type,
-        settings,
+        read_settings(generate, settings),
         details=details,
         num_return_sequences=num_return_sequences,
         max_batch_tokens=max_batch_tokens,
@@ -374,33 +285,17 @@ def generate(
     return call.results(jobs)
 
 
-@explains_unknown(GENERATING)
+@shows_settings
 def stream(
     model: Model,
     prompt: Prompt,
     output_type: Any = None,
     *,
-    images: Sequence[ImageLike] | None = None,
-    sampler: Sampler | None = None,
-    max_new_tokens: int | None = None,
-    stop: Stops = None,
-    include_stop: bool = False,
-    seed: int | None = None,
-    eos_token_id: int | Sequence[int] | None = None,
-    chat: bool = False,
-    chat_template_kwargs: Mapping[str, object] | None = None,
-    skip_special_tokens: bool | Sequence[str] = True,
-    logits_processors: Sequence[LogitsProcessor] | None = None,
-    top_logprobs: int | None = None,
-    prompt_logprobs: int | None = None,
-    shorten: bool = False,
-    truncate: Truncate = None,
-    max_time: float | None = None,
-    local_files: bool = True,
     replay: bool = True,
     cuda_graph: bool = True,
     exact: bool = False,
     speculate: Speculate = "auto",
+    **settings: Unpack[AllSettings],
 ) -> Stream:
     """Continue one prompt piece by piece; the pieces joined are the text that `generate` makes of the same arguments.
 
@@ -415,34 +310,149 @@ def stream(
     """
     for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
         check_flag(name, flag)
-    settings = Settings(
-        images=images,
-        sampler=sampler,
-        max_new_tokens=max_new_tokens,
-        stop=stop,
-        include_stop=include_stop,
-        seed=seed,
-        eos_token_id=eos_token_id,
-        chat=chat,
-        chat_template_kwargs=chat_template_kwargs,
-        skip_special_tokens=skip_special_tokens,
-        logits_processors=logits_processors,
-        top_logprobs=top_logprobs,
-        prompt_logprobs=prompt_logprobs,
-        shorten=shorten,
-        truncate=truncate,
-        max_time=max_time,
-        local_files=local_files,
-    )
-    request = read_one("stream", model, prompt, output_type, settings)
-    job = new_job(model, request)
+    given = read_settings(stream, settings)
+    call = read_call(model, prompt, output_type, given, one="stream", details=True, exact=exact)
+    job = new_job(model, call.requests[0])
     options = Options(
-        replay=replay,
-        cuda_graph=cuda_graph,
-        step_rows=find_step_rows(model, exact, [request]),
-        speculate=read_speculate(speculate),
+        replay=replay, cuda_graph=cuda_graph, step_rows=call.step_rows, speculate=read_speculate(speculate)
     )
     return CallerStream(_turns(model, job, options), job)
+
+
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompt,
+    output_type: None = ...,
+    *,
+    sampler: One = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[AsyncArguments],
+) -> str: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompt,
+    output_type: type[Value],
+    *,
+    sampler: One = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[AsyncArguments],
+) -> Value: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompt,
+    output_type: object = ...,
+    *,
+    sampler: One = ...,
+    details: Literal[True],
+    **arguments: Unpack[AsyncArguments],
+) -> Completion: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    output_type: None = ...,
+    *,
+    sampler: Ones = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[AsyncArguments],
+) -> list[str]: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    output_type: type[Value],
+    *,
+    sampler: Ones = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[AsyncArguments],
+) -> list[Value]: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    output_type: object = ...,
+    *,
+    sampler: Ones = ...,
+    details: Literal[True],
+    **arguments: Unpack[AsyncArguments],
+) -> list[Completion]: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompt | Prompts[AnyPrompt],
+    output_type: object = ...,
+    *,
+    sampler: Sampler | Sequence[Sampler] | None = ...,
+    details: bool = ...,
+    errors: OnErrors = ...,
+    **arguments: Unpack[AsyncArguments],
+) -> Any: ...
+@shows_settings
+async def agenerate(
+    model: Model,
+    prompt: Prompt | Prompts[AnyPrompt],
+    output_type: Any = None,
+    *,
+    details: bool = False,
+    errors: OnErrors = "raise",
+    num_return_sequences: int = 1,
+    speculate: Speculate = "auto",
+    **settings: Unpack[AllSettings],
+) -> Any:
+    """As `gen.generate`, from asyncio: the texts grow in the model's own engine, beside those of other calls.
+
+    That engine does not run beam searches, several samples a prompt, and calls whose `speculate` is not "auto": a
+    worker thread runs these. Output types are compiled in a worker thread too. A task that is cancelled frees its rows
+    by the next step.
+
+    Args: as for `gen.generate`, without `max_batch_tokens`, `progress`, `replay`, `cuda_graph` and `exact`.
+    Raises: as `gen.generate`; and EngineClosed if the model was released, or its engine has failed, before the end.
+    """
+    read = partial(
+        read_call,
+        model,
+        prompt,
+        output_type,
+        read_settings(agenerate, settings),
+        details=details,
+        num_return_sequences=num_return_sequences,
+        errors=errors,
+        check=check_loaded,
+    )
+    call = read() if output_type is None else await asyncio.to_thread(read)
+    jobs = [new_job(model, request) for request in call.requests]
+    if read_speculate(speculate) == "auto" and all(map(runs_in_engines, call.requests)):
+        await _run_beside_others(model, jobs)
+    else:
+        try:
+            await asyncio.to_thread(run_all, model, jobs, Options(speculate=speculate))
+        finally:
+            for job in jobs:
+                if not job.ended:
+                    job.cancel()
+    return call.results(jobs)
+
+
+@shows_settings
+def astream(model: Model, prompt: Prompt, output_type: Any = None, **settings: Unpack[AllSettings]) -> EngineStream:
+    """As `gen.stream`, for `async for`: the text grows in the model's own engine, beside the texts of other calls.
+
+    The model makes that engine at the first call, and closes it in `model.release()`, or when nothing refers to the
+    model any more.
+
+    Arguments are those of `gen.stream` without `replay`, `cuda_graph`, `exact` and `speculate`. They are checked at the
+    call; output types are checked as `Engine.submit` does it.
+
+    Raises:
+        ArgumentError, ModelError: as `gen.generate`.
+    """
+    given = read_settings(astream, settings)
+    call = read_call(model, prompt, output_type, given, one="astream", details=True, late=True, check=check_loaded)
+    [stream] = submit(_own_engine(model), model, call.submitted(), owner=model)
+    return stream
 
 
 def _turns(model: Model, job: Job, options: Options) -> Generator[Completion | None]:
@@ -458,3 +468,34 @@ def _turns(model: Model, job: Job, options: Options) -> Generator[Completion | N
     if job.only_text is None:
         yield completion
     valued(job.request, completion)  # raises where the text is not whole
+
+
+async def _run_beside_others(model: Model, jobs: Sequence[Job]) -> None:
+    """Run jobs in the model's engine until all have ended; the error of a job that has failed is in the job."""
+    thread = _own_engine(model)
+    feeds: list[Feed] = []
+    try:
+        feeds += thread.add(model, [(job, None) for job in jobs])
+        for feed in feeds:
+            await feed.arrival(end=True)
+            if isinstance(feed.failure, Exception):
+                feed.job.error = own(feed.failure)
+            elif feed.failure is not None:
+                raise feed.failure
+    finally:
+        for feed in feeds:
+            feed.cancel()
+
+
+def _own_engine(model: Model) -> EngineThread:
+    """The model's own engine: made at the first call, and again if it was closed or has failed."""
+    check_loaded(model)
+    if model.idle is None:
+        raise ArgumentError(
+            f"{type(model).__name__} has no place for an engine (`idle`, see gen.models.idle_rows); make a "
+            "gen.Engine of it."
+        )
+    thread: EngineThread = model.idle.engine(
+        lambda: EngineThread(model, Options(rows=ROWS, admit_tokens=None), max_waiting=LARGEST)
+    )
+    return thread

@@ -1,13 +1,15 @@
 """The engine that a server is built on: requests join and leave its running batch at any step."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from gen.arguments import LARGEST, check_flag, check_salt, read_whole
-from gen.calls import Submitted, find_step_rows, read_all_submitted, read_submitted, tokens_of_a_step_row
+from gen.calls.call import Submitted
+from gen.calls.reading import find_step_rows, read_call, tokens_of_a_step_row
+from gen.calls.streams import EngineStream
 from gen.completions import Completion
 from gen.errors import ArgumentError, ModelError
 from gen.loop.engine_thread import EngineStats, EngineThread
@@ -16,13 +18,12 @@ from gen.loop.options import Options
 from gen.loop.prefixes.tree import tree_of, usual_bytes
 from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import Model
-from gen.models.checks import check_model
+from gen.models.checks import check_loaded, check_model
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests.request import Request
-from gen.requests.settings import EngineArguments, PromptArguments, read_settings
-from gen.samplers import BeamSearchSampler, MultinomialSampler, Sampler
+from gen.requests.settings import EngineSettings, read_settings, shows_settings
+from gen.samplers import BeamSearchSampler, MultinomialSampler
 from gen.samplers.kinds import draws
-from gen.streaming import EngineStream
 
 Value = TypeVar("Value")
 Yes = Literal[True]
@@ -114,7 +115,8 @@ class Engine:
         """How many tokens all rows may have room for; None if the caller set no limit."""
         return self._max_batch_tokens
 
-    def submit(self, prompt: Prompt, output_type: Any = None, **arguments: Unpack[EngineArguments]) -> EngineStream:
+    @shows_settings
+    def submit(self, prompt: Prompt, output_type: Any = None, **settings: Unpack[EngineSettings]) -> EngineStream:
         """Let a request join the batch. You may call this from any thread; it returns at once.
 
         Arguments are those of `gen.stream` without `replay`, `cuda_graph`, `exact` and `speculate`, which are arguments
@@ -135,17 +137,12 @@ class Engine:
             EngineFull: `rows` requests run and `max_waiting` wait.
             EngineClosed: the engine was closed, or has failed; the streams that were open have raised the reason.
         """
-        return self._submit("submit", prompt, output_type, arguments)
+        [stream] = self._submit(Engine.submit, prompt, output_type, settings, one="submit")
+        return stream
 
+    @shows_settings
     def submit_all(
-        self,
-        prompts: Prompt | Prompts[AnyPrompt],
-        output_type: Any = None,
-        *,
-        sampler: Sampler | Sequence[Sampler] | None = None,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        **arguments: Unpack[PromptArguments],
+        self, prompts: Prompt | Prompts[AnyPrompt], output_type: Any = None, **settings: Unpack[EngineSettings]
     ) -> list[EngineStream]:
         """Let requests join the batch together: all of them do, or `EngineFull` is raised and none does.
 
@@ -157,38 +154,27 @@ class Engine:
             ArgumentError: there are more requests than `rows` and `max_waiting` together; or as `submit`.
             ModelError, EngineFull, EngineClosed: as `submit`.
         """
-        settings = read_settings("submit_all", {"sampler": sampler, **arguments})
-        submitted = read_all_submitted(self._model, prompts, output_type, settings, self._own_tokens)
-        return self._join(submitted, cache_salt, priority)
+        return self._submit(Engine.submit_all, prompts, output_type, settings)
 
     @overload
     def generate(
-        self,
-        prompt: Prompt,
-        output_type: None = ...,
-        *,
-        details: No = ...,
-        **arguments: Unpack[EngineArguments],
+        self, prompt: Prompt, output_type: None = ..., *, details: No = ..., **settings: Unpack[EngineSettings]
     ) -> str: ...
     @overload
     def generate(
-        self, prompt: Prompt, output_type: object = ..., *, details: Yes, **arguments: Unpack[EngineArguments]
-    ) -> Completion: ...
-    @overload
-    def generate(
-        self,
-        prompt: Prompt,
-        output_type: type[Value],
-        *,
-        details: No = ...,
-        **arguments: Unpack[EngineArguments],
+        self, prompt: Prompt, output_type: type[Value], *, details: No = ..., **settings: Unpack[EngineSettings]
     ) -> Value: ...
     @overload
     def generate(
-        self, prompt: Prompt, output_type: object, *, details: bool = ..., **arguments: Unpack[EngineArguments]
-    ) -> Any: ...
+        self, prompt: Prompt, output_type: object = ..., *, details: Yes, **settings: Unpack[EngineSettings]
+    ) -> Completion: ...
+    @overload
     def generate(
-        self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **arguments: Unpack[EngineArguments]
+        self, prompt: Prompt, output_type: object, *, details: bool = ..., **settings: Unpack[EngineSettings]
+    ) -> Any: ...
+    @shows_settings
+    def generate(
+        self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **settings: Unpack[EngineSettings]
     ) -> Any:
         """Return what `gen.generate` gives for one prompt, made in the running batch; the caller's thread waits for it.
 
@@ -196,52 +182,56 @@ class Engine:
 
         Raises: as `submit`, and as `gen.generate` for a text that fails.
         """
-        return _made(self._submit("generate", prompt, output_type, arguments).completion(), details)
+        [stream] = self._submit(Engine.generate, prompt, output_type, settings, one="generate")
+        return _made(stream.completion(), details)
 
     @overload
     async def agenerate(
-        self,
-        prompt: Prompt,
-        output_type: None = ...,
-        *,
-        details: No = ...,
-        **arguments: Unpack[EngineArguments],
+        self, prompt: Prompt, output_type: None = ..., *, details: No = ..., **settings: Unpack[EngineSettings]
     ) -> str: ...
     @overload
     async def agenerate(
-        self, prompt: Prompt, output_type: object = ..., *, details: Yes, **arguments: Unpack[EngineArguments]
-    ) -> Completion: ...
-    @overload
-    async def agenerate(
-        self,
-        prompt: Prompt,
-        output_type: type[Value],
-        *,
-        details: No = ...,
-        **arguments: Unpack[EngineArguments],
+        self, prompt: Prompt, output_type: type[Value], *, details: No = ..., **settings: Unpack[EngineSettings]
     ) -> Value: ...
     @overload
     async def agenerate(
-        self, prompt: Prompt, output_type: object, *, details: bool = ..., **arguments: Unpack[EngineArguments]
-    ) -> Any: ...
+        self, prompt: Prompt, output_type: object = ..., *, details: Yes, **settings: Unpack[EngineSettings]
+    ) -> Completion: ...
+    @overload
     async def agenerate(
-        self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **arguments: Unpack[EngineArguments]
+        self, prompt: Prompt, output_type: object, *, details: bool = ..., **settings: Unpack[EngineSettings]
+    ) -> Any: ...
+    @shows_settings
+    async def agenerate(
+        self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **settings: Unpack[EngineSettings]
     ) -> Any:
         """As `generate`, from asyncio; a task that is cancelled frees its row by the next step."""
-        async with self._submit("agenerate", prompt, output_type, arguments) as stream:
+        [stream] = self._submit(Engine.agenerate, prompt, output_type, settings, one="agenerate")
+        async with stream:
             return _made(await stream.acompletion(), details)
 
-    def _submit(self, function: str, prompt: Prompt, output_type: Any, arguments: Mapping[str, Any]) -> EngineStream:
-        settings = dict(arguments)
-        own = {name: settings.pop(name) for name in ("cache_salt", "priority") if name in settings}
-        given = read_settings(function, settings)
-        submitted = read_submitted(function, self._model, prompt, output_type, given, self._own_tokens)
-        [stream] = self._join([submitted], **own)
-        return stream
-
-    def _join(
-        self, submitted: Sequence[Submitted], cache_salt: str | None = None, priority: int = 0
+    def _submit(
+        self,
+        function: Callable[..., Any],
+        prompts: Prompt | Prompts[AnyPrompt],
+        output_type: Any,
+        given: EngineSettings,
+        *,
+        one: str = "",
     ) -> list[EngineStream]:
+        settings: dict[str, Any] = {**given}
+        cache_salt, priority = settings.pop("cache_salt", None), settings.pop("priority", 0)
+        call = read_call(
+            self._model,
+            prompts,
+            output_type,
+            read_settings(function, settings),
+            one=one,
+            late=True,
+            details=True,
+            max_batch_tokens=self._own_tokens,
+            check=check_loaded,
+        )
         if self._step_rows > 1 and self._step_rows % (needed := find_step_rows(self._model, True)):
             raise ModelError(
                 f"exact=True needs steps of {needed} rows now, and this engine was made for steps of "
@@ -250,7 +240,7 @@ class Engine:
             )
         check_salt(cache_salt)
         priority = read_whole("priority", priority, minimum=-LARGEST)
-        salted = [(replace(request, cache_salt=cache_salt), constrain) for request, constrain in submitted]
+        salted = [(replace(request, cache_salt=cache_salt), late) for request, late in call.submitted()]
         return submit(self._thread, self._model, salted, owner=self, priority=priority)
 
     def stats(self) -> EngineStats:
@@ -288,7 +278,7 @@ def runs_in_engines(request: Request) -> bool:
 def submit(
     thread: EngineThread, model: Model, submitted: Sequence[Submitted], *, owner: object, priority: int = 0
 ) -> list[EngineStream]:
-    """Let requests from `read_submitted` join an engine's batch, all or none.
+    """Let requests from `Call.submitted` join an engine's batch, all or none.
 
     Args:
         owner: the object that closes the engine when it is deleted; the streams keep it alive.

@@ -247,20 +247,19 @@ def test_the_types_of_results_follow_the_prompt_the_sampler_and_details() -> Non
     assert_type(gen.generate(model, ("x", [65], messages), details=False), list[str])
     assert_type(gen.generate(model, [[65], [66]]), list[str])
     assert_type(gen.generate(model, [messages], details=True), list[Completion])
-    assert_type(gen.generate(model, "x", sampler=multinomial(2)), str | list[str])
-    assert_type(gen.generate(model, "x", sampler=beam_search(2), details=True), Completion | list[Completion])
-    assert_type(gen.generate(model, ["x"], sampler=multinomial()), list[str | list[str]])
-    assert_type(gen.generate(model, ["x"], sampler=multinomial(), details=True), list[Completion | list[Completion]])
+    assert_type(gen.generate(model, "x", sampler=multinomial(2)), Any)
+    assert_type(gen.generate(model, "x", sampler=beam_search(2), details=True), Any)
+    assert_type(gen.generate(model, ["x"], sampler=multinomial()), Any)
+    assert_type(gen.generate(model, ["x"], sampler=multinomial(), details=True), Any)
     assert_type(gen.generate(model, ["x", "y"], sampler=[greedy(), greedy()]), list[str])
     several: list[gen.samplers.Sampler] = [greedy(), multinomial(2)]
-    assert_type(gen.generate(model, ["x", "y"], sampler=several), list[str | list[str]])
-    assert_type(gen.generate(model, ["x", "y"], sampler=several, details=True), list[Completion | list[Completion]])
+    assert_type(gen.generate(model, ["x", "y"], sampler=several), Any)
+    assert_type(gen.generate(model, ["x", "y"], sampler=several, details=True), Any)
     assert_type(gen.stream(model, "x"), gen.Stream)
     assert_type(gen.stream(model, "x").completion, Callable[[], Completion])
 
     def unknown(prompt: str | list[str], sampler: gen.samplers.Sampler | None, details: bool) -> None:
         assert_type(gen.generate(model, prompt), str | list[str])
-        assert_type(gen.generate(model, "x", sampler=sampler), str | list[str])
         result = gen.generate(model, prompt, sampler=sampler, details=details)
         assert isinstance(result, Completion if details else str)
 
@@ -369,10 +368,9 @@ def as_texts(completions: list[Any]) -> list[Any]:
 def test_each_prompt_may_have_its_own_sampler_and_limit(llama: Any, each_alone: list[Any]) -> None:
     texts = gen.generate(llama, MIXED, sampler=EACH, max_new_tokens=LIMITS, seed=range(7))
     assert texts == as_texts(each_alone)
-    assert_type(texts, list[str | list[str]])
     made = gen.generate(llama, MIXED, sampler=EACH, max_new_tokens=LIMITS, seed=range(7), details=True)
-    assert made[0].token_ids == plain_greedy(llama.hf_model, [*b"a"], 5)  # type: ignore[union-attr]
-    assert [len(one.token_ids) for one in made] == LIMITS  # type: ignore[union-attr]
+    assert made[0].token_ids == plain_greedy(llama.hf_model, [*b"a"], 5)
+    assert [len(one.token_ids) for one in made] == LIMITS
     limits: Any = numpy.array(LIMITS)
     assert gen.generate(llama, MIXED, max_new_tokens=limits, sampler=tuple(EACH), seed=range(7)) == texts
 

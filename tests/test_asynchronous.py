@@ -128,7 +128,10 @@ def test_a_name_that_they_do_not_take_is_refused_with_those_that_they_take() -> 
         ("astream", lambda: gen.astream(model, "a", sede=1)),  # type: ignore[call-arg]
     ]
     for function, call in calls:
-        with pytest.raises(gen.ArgumentError, match=f"{function} takes images, .*, got 'sede'; did you mean 'seed'"):
+        with pytest.raises(
+            gen.ArgumentError,
+            match=f"{function} takes model, prompt, output_type, images, .*, got 'sede'; did you mean 'seed'",
+        ):
             call()
 
 

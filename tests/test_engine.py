@@ -16,10 +16,10 @@ from pydantic import BaseModel
 from torch import Tensor
 
 import gen
+from gen.calls.streams import EngineStream
 from gen.loop.results import top_tokens
 from gen.samplers import beam_search, greedy, multinomial
 from gen.samplers.backends import choosing, cpu_settings
-from gen.streaming import EngineStream
 from tests.helpers import ScriptedModel
 from tests.helpers.demo import short_demo
 from tests.helpers.engines import FailingModel, GatedModel, ends, engine_threads, text_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import gen
-from gen import calls
+from gen.calls import reading as calls
 from gen.constraints import compiling
 from gen.loop import engine_thread, feed
 from gen.samplers import beam_search, greedy, multinomial, sample_seed

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gen
-from gen.calls import read_call
+from gen.calls.reading import read_call
 from gen.errors import ArgumentError, check_number, show
 from gen.loop.jobs import new_job
 from gen.loop.options import Options

@@ -24,7 +24,7 @@ LEVELS = (  # in the order of the data: what is read, the model, the logits, the
     {"requests"},
     {"stages"},
     {"loop", "scoring"},
-    {"api", "asynchronous", "calls", "embedding", "engine", "streaming"},
+    {"api", "calls", "embedding", "engine"},
     {"doctor", "integrations", "offline", "server"},
     {"cli"},
     {"__main__"},

@@ -7,7 +7,7 @@ import pytest
 from torch import Tensor
 
 import gen
-from gen import calls
+from gen.calls import reading as calls
 from gen.constraints import compiling
 from gen.loop import batch, engine_thread
 from gen.requests import reading

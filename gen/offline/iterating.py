@@ -10,7 +10,8 @@ from itertools import islice
 from typing import Any
 
 from gen.arguments import as_lists, check_flag, read_whole
-from gen.calls import Call, read_call
+from gen.calls.call import Call
+from gen.calls.reading import read_call
 from gen.constraints.compiling import compile
 from gen.errors import ArgumentError, show
 from gen.hints import GENERATING, explains_unknown

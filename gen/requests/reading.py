@@ -7,7 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
-from gen.constraints.compiling import carry_out, compile
+from gen.constraints.compiling import carry_out
 from gen.constraints.constraint import Constraint
 from gen.errors import ArgumentError, ConstraintError, ContextError, GenError, check_number
 from gen.models.base import Inputs, Model
@@ -178,16 +178,8 @@ def read_requests(
     return requests
 
 
-def read_constraints(model: Model, output_type: Any, prompts: int | None) -> list[Constraint | None]:
-    """One constraint or None for each prompt; `prompts` is None for one prompt that did not come in a list."""
-    types = split_types(output_type, prompts)
-    distinct = {id(one): one for one in types}  # a type that several prompts share is compiled once
-    made = {key: None if one is None else compile(model, one) for key, one in distinct.items()}
-    return [made[id(one)] for one in types]
-
-
 def split_types(output_type: Any, prompts: int | None) -> list[Any]:
-    """The output type of each prompt; `prompts` as for `read_constraints`."""
+    """The output type of each prompt; `prompts` is None for one prompt that did not come in a list."""
     if not isinstance(output_type, list | tuple) or prompts is None:
         return [output_type] * (1 if prompts is None else prompts)
     if len(output_type) != prompts:

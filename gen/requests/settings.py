@@ -2,9 +2,10 @@
 which end a text."""
 
 import re
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, fields
+from inspect import Parameter, signature
+from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 from gen.arguments import check_text
 from gen.constraints.automata.limits import TooLarge, Unsupported
@@ -19,6 +20,7 @@ Stop = str | Search
 GivenStop = str | re.Pattern[str]
 Stops = GivenStop | Sequence[GivenStop] | None  # for one prompt
 Truncate = Literal["left"] | None
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +46,14 @@ class Settings:
     local_files: bool = True
 
 
-def read_settings(function: str, arguments: Mapping[str, Any]) -> Settings:
-    """The settings among a function's arguments.
+class OtherSettings(TypedDict, total=False):
+    """All settings but the sampler, on which the type of a result depends, as keyword arguments of a function."""
 
-    Raises:
-        UnknownArgumentError: the function does not take one of the arguments.
-    """
-    refuse_unknown_arguments(function, arguments, [*Settings.__annotations__])
-    return Settings(**arguments)
-
-
-class SharedArguments(TypedDict, total=False):
-    """The settings that have the same types for one prompt and for several."""
-
+    images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None
+    max_new_tokens: int | Sequence[int] | None
+    stop: Stops | Sequence[Stops]
     include_stop: bool
+    seed: int | Sequence[int] | None
     eos_token_id: int | Sequence[int] | None
     chat: bool
     chat_template_kwargs: Mapping[str, object] | None
@@ -71,30 +67,47 @@ class SharedArguments(TypedDict, total=False):
     local_files: bool
 
 
-class OneArguments(SharedArguments, total=False):
-    """The types of settings for one prompt that makes one text."""
+class AllSettings(OtherSettings, total=False):
+    """All settings as keyword arguments of a function. One for a single prompt takes no lists with one for each."""
 
-    images: Sequence[ImageLike] | None
-    sampler: Sampler | None
-    max_new_tokens: int | None
-    stop: Stops
-    seed: int | None
+    sampler: Sampler | Sequence[Sampler] | None
 
 
-class EngineArguments(OneArguments, total=False):
-    """The types of the settings for a request of an engine."""
+class EngineSettings(AllSettings, total=False):
+    """The keyword arguments of a request of an engine."""
 
     cache_salt: str | None
     priority: int
 
 
-class PromptArguments(SharedArguments, total=False):
-    """The types of settings for any prompts, without the sampler, on which the type of a result depends."""
+_DEFAULTS = {field.name: field.default for field in fields(Settings)} | {"cache_salt": None, "priority": 0}
 
-    images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None
-    max_new_tokens: int | Sequence[int] | None
-    stop: Stops | Sequence[Stops]
-    seed: int | Sequence[int] | None
+
+def read_settings(function: Callable[..., Any], given: Mapping[str, Any]) -> Settings:
+    """The settings that a function got as keyword arguments.
+
+    Raises:
+        UnknownArgumentError: there is another argument.
+    """
+    if not given.keys() <= Settings.__annotations__.keys():
+        known = [name for name in signature(function).parameters if name != "self"]
+        refuse_unknown_arguments(function.__name__, given, known)
+    return Settings(**given)
+
+
+def shows_settings(function: F) -> F:
+    """Let `help` show each setting with its default in the place of `**settings`."""
+    *own, last = signature(function).parameters.values()
+    [named] = get_args(last.annotation)  # of Unpack[...]
+    settings = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=named.__annotations__[name])
+        for name, default in _DEFAULTS.items()
+        if name in named.__annotations__
+    ]
+    positional = [one for one in own if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    shown = [*positional, *settings, *own[len(positional) :]]
+    vars(function)["__signature__"] = signature(function).replace(parameters=shown)
+    return function
 
 
 def check_truncate(truncate: object) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from gen.calls.streams import EngineStream
 from gen.engine import Engine
 from gen.models.base import Model
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt
@@ -19,7 +20,6 @@ from gen.server.errors import ApiError, refused
 from gen.server.settings import Settings
 from gen.server.texts import Texts
 from gen.server.waiting import UnderWay
-from gen.streaming import EngineStream
 from gen.tools.values import ToolCallsType
 
 T = TypeVar("T")

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from gen.calls.streams import EngineStream
 from gen.completions import Completion, StreamEvent
 from gen.errors import EngineFull, IncompleteError, ValueRefusedError
-from gen.streaming import EngineStream
 
 _WITHOUT_VALUE = (IncompleteError, ValueRefusedError)  # errors of texts that clients get nevertheless
 _PAUSE = 0.02  # seconds until a text asks again for room in the engine, after other texts of its request got room

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gen.calls import read_call
+from gen.calls.reading import read_call
 from gen.completions import Completion
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options

@@ -252,7 +252,7 @@ def test_samples_of_a_prompt_are_drawn_in_parts_where_all_do_not_fit(
 
 
 def job_of(model: Any, sampler: Sampler) -> Any:
-    from gen.calls import read_call
+    from gen.calls.reading import read_call
     from gen.requests.settings import Settings
 
     [request] = read_call(model, "ab", None, Settings(sampler=sampler, max_new_tokens=3, seed=1)).requests

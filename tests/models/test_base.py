@@ -23,7 +23,7 @@ class Alone:
 
 def test_a_model_that_does_not_inherit_is_told_from_what() -> None:
     with pytest.raises(gen.ArgumentError, match=r"got Alone; an adapter inherits from gen\.models\.base\.Model,"):
-        gen.generate(Alone(), "x")  # type: ignore[type-var]
+        gen.generate(Alone(), "x")  # type: ignore[call-overload]
 
 
 def test_rows_that_do_not_inherit_are_told_from_what() -> None:

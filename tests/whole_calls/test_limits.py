@@ -12,7 +12,7 @@ from torch import Tensor
 
 import gen
 from benchmarks.constraints.limits import checked
-from gen.calls import find_step_rows, read_call
+from gen.calls.reading import find_step_rows, read_call
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.replay.steps import Steps

@@ -38,6 +38,7 @@ class TransformersRows(Rows):
     """
 
     refillable = saves = True
+    counter: Tensor
 
     def __init__(self, model: "TransformersModel", count: int, length: int) -> None:
         from transformers.cache_utils import LinearAttentionCacheLayerMixin, StaticCache

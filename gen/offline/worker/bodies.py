@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any
 
 import gen
-from gen.calls import Call
+from gen.calls.call import Call
 from gen.loop.jobs import Job
 from gen.loop.results.events import Events
 from gen.models.base import Model

@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import gen
-from gen.calls import Call, find_step_rows, read_call
+from gen.calls.call import Call
+from gen.calls.reading import find_step_rows, read_call
 from gen.completions import Completion
 from gen.constraints.constraint import Constraint
 from gen.errors import ArgumentError, IncompleteError, ValueRefusedError, show

@@ -150,7 +150,7 @@ class Worker:
 
     def _run(self, requests: Sequence["Request"], rows: int | None) -> list["Job"]:
         """Run requests in this many rows: those of earlier parts with their recorded steps, if there are any."""
-        from gen.calls import find_step_rows
+        from gen.calls.reading import find_step_rows
         from gen.loop.jobs import new_job
         from gen.loop.options import Options
         from gen.loop.run_all import run_all

@@ -163,7 +163,9 @@ class TestSpecialTokens:
         wanted = gen.samplers.greedy(logit_bias=dict.fromkeys(ids, 100.0))
         for one in (kind, gen.either(gen.sequence(kind, "!"), NESTED)):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("gen.calls.valued", lambda request, completion: completion)  # the limit may cut the text
+                patch.setattr(
+                    "gen.calls.call.valued", lambda request, completion: completion
+                )  # the limit may cut the text
                 made = gen.generate(model, "x", one, sampler=wanted, max_new_tokens=24, details=True)
             assert made.token_ids and not {*made.token_ids} & {*ids}
 

@@ -138,8 +138,8 @@ def test_recorded_steps_tell_them_too(llama: Any, check: Any) -> None:
 
 def test_without_changes_the_drawn_logprob_is_the_models_own(llama: Any) -> None:
     made = gen.generate(llama, "x", sampler=multinomial(), seed=2, max_new_tokens=20, details=True, top_logprobs=0)
-    told: Any = made.top_logprobs  # type: ignore[union-attr]
-    assert [one.logprob for one in told] == pytest.approx(made.logprobs, abs=1e-4)  # type: ignore[union-attr]
+    told: Any = made.top_logprobs
+    assert [one.logprob for one in told] == pytest.approx(made.logprobs, abs=1e-4)
     assert all(one.token_ids == one.logprobs == [] for one in told)
 
 

@@ -77,7 +77,7 @@ def test_tokens_that_end_a_text_are_eos_end_of_turn_and_end_of_message(tmp_path:
         ("qwen2", {"qwen2.rope.dimension_count": 4}, {}, "it rotates 4 of each head's 8 numbers"),
         ("qwen2", {"qwen2.attention.key_length": 16}, {}, "its 4 heads are 16 wide in a model 32 wide"),
         ("llama", {"llama.block_count": None}, {}, "llama.block_count is None"),
-        ("llama", {"llama.attention.head_count": [4, 4]}, {}, r"llama.attention.head_count is \(4, 4\)"),
+        ("llama", {"llama.attention.head_count": [4, 4]}, {}, r"llama.attention.head_count is \[4, 4\]"),
         ("llama", {}, {"token_embd.weight": np.zeros(0)}, "there is no token_embd.weight"),
         (
             "llama",

@@ -42,7 +42,8 @@ SPLIT = [pair for pair in PAIRS if pair not in [("llama", name) for name in ("gr
 
 
 def texts(model: TransformersModel, sampler: Sampler, new_tokens: int = 6) -> list[str | list[str]]:
-    return gen.generate(model, PROMPTS, sampler=sampler, seed=5, max_new_tokens=new_tokens)
+    made: list[str | list[str]] = gen.generate(model, PROMPTS, sampler=sampler, seed=5, max_new_tokens=new_tokens)
+    return made
 
 
 def adapter(shape: str = "llama", device: str = "cpu") -> TransformersModel:

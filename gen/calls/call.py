@@ -1,0 +1,114 @@
+"""A call of the user that was read, and its result from the jobs that ran its requests."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gen.completions import Completion
+from gen.errors import BatchError, GenError
+from gen.loop.jobs import Job
+from gen.loop.results.values import valued
+from gen.requests.request import Request
+from gen.samplers import BeamSearchSampler, MultinomialSampler
+
+Submitted = tuple[Request, Callable[[Request], Request] | None]
+"""A request, and a function that makes the request to run instead of it, called in another thread.
+
+The function is None if the request runs as it is.
+"""
+
+Result = str | Completion | list[str] | list[Completion] | list[str | list[str]] | list[Completion | list[Completion]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of `generate`, read and checked.
+
+    Attributes:
+        requests: one for each prompt that could be read.
+        batch: whether the prompts came as a list.
+        returned: how many of a beam search's texts are returned.
+        details: whether completions are returned instead of values.
+        failed: the errors of the other prompts, by the prompt's number; None if the call raises errors.
+        step_rows: see `gen.calls.reading.find_step_rows`.
+        late: for prompts whose output type is to be compiled in another thread, by the prompt's number: a function that
+            makes the request to run instead.
+    """
+
+    requests: list[Request]
+    batch: bool
+    returned: int
+    details: bool
+    failed: dict[int, GenError] | None = None
+    step_rows: int = 1
+    late: Mapping[int, Callable[[Request], Request]] = field(default_factory=dict)
+
+    def submitted(self) -> list[Submitted]:
+        """A request for each text that each prompt's sampler makes, in order, as an engine takes them."""
+        return [(text, self.late.get(request.number)) for request in self.requests for text in _texts(request)]
+
+    def completions(self, job: Job) -> list[Completion]:
+        """A prompt's completions, without the values of its output type."""
+        found = job.completions()
+        return found[: self.returned] if isinstance(job.request.sampler, BeamSearchSampler) else found
+
+    def result(self, job: Job) -> Any:
+        """A prompt's value or completion, or all of them where its sampler makes several."""
+        beams = isinstance(job.request.sampler, BeamSearchSampler)
+        several = self.returned > 1 if beams else len(job.request.seeds) > 1
+        made = [valued(job.request, one) for one in self.completions(job)]
+        results: list[Any] = [one if self.details else one.value for one in made]
+        return results if several else results[0]
+
+    def so_far(self, jobs: Sequence[Job]) -> list[Any]:
+        """What there is of each prompt's result by now; see `gen.Interrupted`."""
+        found: dict[int, Any] = dict(self.failed or {})
+        for job in jobs:
+            try:
+                found[job.request.number] = self.result(job) if job.ended else _begun(job)
+            except Exception as error:  # as in `results`
+                found[job.request.number] = error if self.failed is not None else None
+        return [found[number] for number in sorted(found)]
+
+    def results(self, jobs: Sequence[Job]) -> Result:
+        """What the call returns.
+
+        Raises:
+            BatchError: some prompts have failed. If all have, the error of the first one is raised itself.
+        """
+        found: dict[int, Any] = {}
+        errors: dict[int, Exception] = dict(self.failed or {})
+        for job in jobs:
+            try:
+                found[job.request.number] = self.result(job)
+            except Exception as error:  # a model, or a processor of the user, may raise any error
+                errors[job.request.number] = error
+        results: list[Any] = [(found | errors)[number] for number in range(len(found) + len(errors))]
+        if self.failed is not None:
+            return results
+        if errors and not found:
+            raise errors[0]
+        if errors:
+            raise BatchError(len(jobs), errors, results) from next(iter(errors.values()))
+        returned: Result = results if self.batch else results[0]
+        return returned
+
+
+def _begun(job: Job) -> Any:
+    """The texts so far of a prompt that still runs: one, or a list of several; None if no token has come."""
+    texts = [text.so_far() for one in job.parts or [job] for taker in one.takers for text in taker.texts]
+    if not any(text.token_ids for text in texts):
+        return None
+    return texts if len(job.request.seeds) > 1 else texts[0]
+
+
+def _texts(request: Request) -> list[Request]:
+    """A request for each of a prompt's samples, with its seed."""
+    sampler = request.sampler
+    if len(request.seeds) == 1 or not isinstance(sampler, MultinomialSampler):
+        return [request]
+    one = replace(sampler, samples=1)
+    return [
+        replace(request, sampler=one, seeds=(seed,), sample=request.sample + number)
+        for number, seed in enumerate(request.seeds)
+    ]

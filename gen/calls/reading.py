@@ -1,0 +1,193 @@
+"""Reads the arguments of a call into requests."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Lock
+from typing import Any, Literal
+
+from gen.arguments import LARGEST, as_lists, check_flag, read_whole
+from gen.calls.call import Call
+from gen.constraints.compiling import carry_out, compile, compiled_before, read_type
+from gen.constraints.constraint import Constraint
+from gen.errors import ArgumentError, GenError, show
+from gen.loop.memory import check_room
+from gen.loop.searches.by_sampler import kind_of_search
+from gen.models.base import Model
+from gen.models.checks import check_usable
+from gen.requests.images import read_images
+from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts
+from gen.requests.reading import constrained, read_requests, split_types
+from gen.requests.request import Request
+from gen.requests.settings import Settings, is_list_for_each
+from gen.samplers import BeamSearchSampler, Sampler
+from gen.samplers.base import read_sampler
+
+OnErrors = Literal["raise", "return"]
+Late = Callable[[], Constraint]
+
+
+def read_call(
+    model: Model,
+    prompt: Prompt | Prompts[AnyPrompt],
+    output_type: Any,
+    settings: Settings,
+    *,
+    one: str = "",
+    late: bool = False,
+    details: bool = False,
+    num_return_sequences: int = 1,
+    max_batch_tokens: int | None = None,
+    errors: OnErrors = "raise",
+    exact: bool = False,
+    check: Callable[[Model], object] = check_usable,
+) -> Call:
+    """Read and check the arguments of `gen.generate`, which describes them.
+
+    Args:
+        one: the name of a function that continues one prompt with one text, and refuses others; "" for functions that
+            take lists.
+        late: whether types that were not compiled before are left to another thread, since that may take seconds; see
+            `Call.late`.
+        check: checks the model; give `check_loaded` if the model is checked again when the requests join a batch.
+    Raises:
+        ArgumentError: an argument cannot be used.
+        ConstraintError: an output type cannot be used.
+        ModelError: the model was changed so that gen can no longer run it, or it recommends sampling parameters that no
+            sampler takes; or as `find_step_rows`.
+    """
+    check(model)
+    step_rows = find_step_rows(model, exact)
+    prompts, batch = split_prompts(prompt)
+    if one and batch:
+        raise ArgumentError(f"{one} takes one prompt; use generate for a list.")
+    if not batch:
+        _refuse_lists(settings)
+    if not isinstance(errors, str) or errors not in (("raise", "return") if batch else ("raise",)):
+        raise ArgumentError(f'errors must be "raise", or "return" for a list of prompts, got {show(errors)}')
+    failed: dict[int, GenError] | None = {} if errors == "return" else None
+    samplers = _read_samplers(model, settings.sampler, len(prompts))
+    if one and samplers[0].samples != 1:
+        made = samplers[0].samples
+        raise ArgumentError(f"{one} makes one text, the sampler makes {made} a prompt; use generate.")
+    check_flag("details", details)
+    for name in ("top_logprobs", "prompt_logprobs"):
+        if getattr(settings, name) is not None and not details:
+            raise ArgumentError(f"{name} are told with details=True, in each completion; give both.")
+    returned = _read_returned(num_return_sequences, samplers)
+    count = len(prompts) if batch else None
+    types = split_types(output_type, count)
+    distinct = {id(each): each for each in types}  # a type that several prompts share is compiled once
+    compiled = {key: _compiled(model, each, late) for key, each in distinct.items()}
+    own_tokens = tokens_of_a_step_row(max_batch_tokens, step_rows)
+    requests = read_requests(
+        model,
+        prompts,
+        settings,
+        samplers,
+        read_images(settings.images, count, local_files=settings.local_files),
+        typed=[each is not None for each in types],
+        max_batch_tokens=own_tokens,
+        failed=failed,
+    )
+    find_step_rows(model, exact, requests)
+    read: list[Request] = []
+    waiting: dict[int, Callable[[Request], Request]] = {}
+    for request in requests:
+        constraint, compile_late = compiled[id(types[request.number])]
+        try:
+            if compile_late is not None:
+                waiting[request.number] = partial(_constrained_late, model, compile_late, own_tokens)
+            else:
+                request = constrained(model, request, constraint, own_tokens)
+            if failed is not None:  # otherwise `run_all` checks all of them before anything runs
+                rows = kind_of_search(request.sampler).width * step_rows
+                check_room([(request.number, rows, len(request.prompt_ids) + request.limit)], max_batch_tokens)
+            read.append(request)
+        except GenError as error:
+            if failed is None:
+                raise
+            failed[request.number] = error
+    return Call(read, batch, returned, details, failed, step_rows, waiting)
+
+
+def find_step_rows(model: Model, exact: bool, requests: Sequence[Request] = ()) -> int:
+    """How many rows steps must have; 1 unless texts must have the same bits in any batch.
+
+    Raises:
+        ArgumentError: a prompt has images; such prompts are not always read in the same pieces.
+        ModelError: as `gen.models.base.Model.find_step_rows`.
+    """
+    check_flag("exact", exact)
+    if not exact:
+        return 1
+    for request in requests:
+        if request.inputs:
+            raise ArgumentError(f"prompt {request.number} has images; exact=True is not possible with these.")
+    return max(2, model.find_step_rows())
+
+
+def tokens_of_a_step_row(max_batch_tokens: int | None, step_rows: int) -> int | None:
+    """How many tokens a text's own rows may have room for, where a step has others beside them."""
+    return None if max_batch_tokens is None else max_batch_tokens // step_rows
+
+
+def _compiled(model: Model, output_type: Any, late: bool) -> tuple[Constraint | None, Late | None]:
+    """A type's constraint, or where it comes late a function that compiles it, once for all callers; a type that was
+    compiled before has its constraint at once. Without a type both are None.
+    """
+    if output_type is None:
+        return None, None
+    if not late:
+        return compile(model, output_type), None
+    if (constraint := compiled_before(model, output_type)) is not None:
+        return constraint, None
+    plan, lock, made = read_type(model, output_type), Lock(), list[Constraint]()
+
+    def compile_once() -> Constraint:
+        with lock:
+            if not made:
+                made.append(carry_out(model, plan))
+            return made[0]
+
+    return None, compile_once
+
+
+def _constrained_late(model: Model, late: Late, max_batch_tokens: int | None, request: Request) -> Request:
+    return constrained(model, request, late(), max_batch_tokens)
+
+
+def _refuse_lists(settings: Settings) -> None:
+    """Raise an ArgumentError if an argument is a list with one value for each prompt, but the prompt is no list."""
+    for name in ("sampler", "max_new_tokens", "seed"):
+        given = getattr(settings, name)
+        if isinstance(as_lists(given), list | tuple | range):
+            raise ArgumentError(
+                f"{name} is a list, one for each prompt of a list, and the prompt is a single one; give {name} without "
+                f"the list, or the prompt as a list of one. Got {show(given)}"
+            )
+    if is_list_for_each(settings.stop):
+        raise ArgumentError(
+            "stop has lists or None in it, one for each prompt of a list, and the prompt is a single one; give stop as "
+            f"a list of strings, or the prompt as a list of one. Got {show(settings.stop)}"
+        )
+
+
+def _read_samplers(model: Model, sampler: Sampler | Sequence[Sampler] | None, prompts: int) -> list[Sampler]:
+    """One sampler a prompt."""
+    if sampler is None:
+        return [model.recommended_sampler] * prompts
+    if not isinstance(sampler, list | tuple):
+        return [read_sampler(sampler)] * prompts
+    if len(sampler) != prompts:
+        raise ArgumentError(f"sampler must be one sampler or one for each of {prompts} prompts, got {len(sampler)}")
+    return [read_sampler(one) for one in sampler]
+
+
+def _read_returned(num_return_sequences: int, samplers: Sequence[Sampler]) -> int:
+    """How many of a beam search's texts are returned."""
+    beams = [sampler.beams for sampler in samplers if isinstance(sampler, BeamSearchSampler)]
+    most = min(beams, default=LARGEST) if len(beams) == len(samplers) else LARGEST
+    returned = read_whole("num_return_sequences", num_return_sequences, minimum=1, maximum=most)
+    if returned != 1 and len(beams) < len(samplers):
+        raise ArgumentError("num_return_sequences is for beam search; multinomial(samples=...) draws several texts.")
+    return returned
