@@ -71,6 +71,12 @@ class Source:
         except EntryNotFoundError:
             return None
 
+    def download(self) -> Path:
+        """The directory of all files, downloaded if needed."""
+        from huggingface_hub import snapshot_download
+
+        return self.folder or Path(snapshot_download(self.name, **self.options))
+
 
 def find_source(path_or_hub_id: str | Path, revision: str | None = None) -> Source:
     """A directory, or a model that the Hub or its local cache has.
@@ -249,13 +255,11 @@ def is_exl3(source: Source) -> bool:
     return method == "exl3"
 
 
-def check_folder(folder: Path, *, exl3: bool = False) -> None:
+def check_folder(folder: Path) -> None:
     """Check that a directory is a whole checkpoint in Hugging Face format.
 
     The headers of safetensors files are read, not their weights.
 
-    Args:
-        exl3: whether its config says that its weights are in EXL3 format.
     Raises:
         ModelError: it lacks its config or weights, a file is cut short, or its weights are in a format of ExLlama that
             its config does not name.
@@ -264,7 +268,7 @@ def check_folder(folder: Path, *, exl3: bool = False) -> None:
     for path in _weight_files(folder, config.get("transformers_weights")):
         names = check_safetensors(path) if path.suffix == ".safetensors" else []
         for method, endings in _EXLLAMA.items():
-            if any(name.endswith(endings) for name in names) and not (exl3 and method == "exl3"):
+            if any(name.endswith(endings) for name in names):
                 raise _exllama_error(str(folder), method)
 
 

@@ -12,7 +12,6 @@ from gen.errors import ArgumentError, ModelError, show, show_path
 from gen.hints import LOADING, explains_unknown
 from gen.models.checkpoints import DEMO, check_folder, find_source, is_exl3, means_file
 from gen.models.checks import check_hf_model, check_hf_tokenizer, one_at_a_time, read_dtype
-from gen.models.exllama.shared import import_exllama
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.packed_linear import is_on_cpu, suit_cpu_
 from gen.models.transformers.peft_adapters import find_adapter
@@ -47,8 +46,8 @@ def load(
     """Load a language model in Hugging Face format, or a GGUF file, onto the device that you ask for.
 
     A vision-language checkpoint is recognised by its config, and loaded with its processor. A PEFT adapter is loaded
-    onto its base model, which its config names; that needs peft. An EXL3 checkpoint needs exllamav3 and a CUDA device:
-    `pip install 'gen-torch[exllamav3]'`. A GGUF file is dequantised, which needs
+    onto its base model, which its config names; that needs peft. An EXL3 checkpoint gives what
+    `gen.from_exllamav3(path, device=, context_length=)` gives. A GGUF file is dequantised, which needs
     `pip install 'gen-torch[gguf]'`; see `gen.models.gguf.reading.read_gguf`.
 
     Args:
@@ -110,11 +109,18 @@ def load(
         weights_dtype = torch.float32
     adapter = find_adapter(source)
     base = adapter.base if adapter else source
-    exl3 = is_exl3(base)
+    if is_exl3(base):
+        asked = (dtype, device_map, attn_implementation, quantization_config, pack, adapter)
+        if replay or any(one is not None for one in asked):
+            raise ArgumentError(
+                f"{show_path(base.name)} is an EXL3 checkpoint, which exllamav3 runs by itself: leave out dtype, "
+                "device_map, attn_implementation, quantization_config, replay, pack and adapters."
+            )
+        from gen.models.exllama.exllamav3 import from_exllamav3
+
+        return from_exllamav3(base.download(), device=target, context_length=context_length)  # type: ignore[return-value]
     if base.folder:
-        check_folder(base.folder, exl3=exl3)
-    if exl3:
-        _register_exl3(base.name)
+        check_folder(base.folder)
 
     from transformers import (
         AutoConfig,
@@ -165,14 +171,6 @@ def _suit_(model: "PreTrainedModel", pack: bool | None, dtype: object) -> None:
         raise ArgumentError(
             f"pack=True is for models that are on the CPU as a whole, and not quantised; {type(model).__name__} is not"
         )
-
-
-def _register_exl3(name: str) -> None:
-    """Let transformers read EXL3 weights through exllamav3."""
-    try:
-        import_exllama("exllamav3.integration.transformers").register()
-    except ModelError as error:
-        raise ModelError(f"{show_path(name)} is an EXL3 checkpoint, which needs exllamav3: {error}") from error
 
 
 def _keep_logits_(model: "PreTrainedModel") -> None:

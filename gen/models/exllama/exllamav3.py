@@ -1,7 +1,4 @@
-"""exllamav3's own engine: EXL3 and FP16 checkpoints with one paged cache; calls borrow its pages.
-
-`gen.load` runs EXL3 checkpoints through transformers; this runs them on exllamav3's own kernels throughout.
-"""
+"""exllamav3's own engine: EXL3 and FP16 checkpoints with one paged cache; calls borrow its pages."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,7 +93,7 @@ def _load(
         if model.get_recurrent_layers():
             raise ModelError(
                 f"{show_path(folder)} has layers with a recurrent state or a window of their own, which "
-                "gen.from_exllamav3 keeps no pages for; gen.load runs an EXL3 checkpoint through transformers."
+                "gen.from_exllamav3 keeps no pages for."
             )
         model.modules[0].caps["prefer_cpu"] = False  # with an embedding on the CPU, the host would wait for ids
         cache = exl3.Cache(model, max_num_tokens=tokens, **kind)

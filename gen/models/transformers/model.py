@@ -3,7 +3,6 @@
 import inspect
 import logging
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -16,7 +15,6 @@ from torch.nn.modules.dropout import _DropoutNd
 from gen.devices import Placement, describe
 from gen.errors import ModelError
 from gen.models.base import Model, Rows
-from gen.models.exllama import shared
 from gen.models.generation_config import eos_of_config, read_eos, recommended_sampler
 from gen.models.idle_rows import Idle
 from gen.models.rotary import Rotary
@@ -63,7 +61,6 @@ class TransformersModel(Model):
         modules = [*model.modules()]
         self._known = WeakSet(modules)
         self._compiled = any("_orig_mod" in one._modules for one in modules)  # torch.compile leaves out gen's attention
-        self._shares_buffers = any(type(one).__module__.startswith("exllamav3.") for one in modules)
         model = self._inner = innermost(model)
         self._forward_arguments = _arguments(model)
         self.pads_left = model.config.model_type in _COUNT_FROM_THE_END
@@ -186,8 +183,8 @@ class TransformersModel(Model):
                 type(self._inner).__name__,
                 found.unseen,
             )
-        # a recorded step would run no hooks, take no turn, and miss weights that come and go
-        unknown = found.unseen or found.hooked or self._placement.offloaded or self._shares_buffers
+        # a recorded step would run no hooks, and miss weights that come and go
+        unknown = found.unseen or found.hooked or self._placement.offloaded
         return None if unknown else found
 
     def version(self, checked: Snapshot) -> tuple[int, ...]:
@@ -231,25 +228,15 @@ class TransformersModel(Model):
     ) -> Tensor:
         """The logits (rows, places, vocab_size) after the last places of token_ids (rows, n), or after those given."""
         optional = {"position_ids": positions, "logits_to_keep": logits_to_keep, **inputs}
-        with self.turn():
-            output = self.hf_model(
-                input_ids=token_ids,
-                attention_mask=mask,
-                past_key_values=cache,
-                use_cache=True,
-                return_dict=True,
-                **{name: value for name, value in optional.items() if self.takes(name)},
-            )
-        logits: Tensor = output.logits
-        if self._shares_buffers:
-            logits.record_stream(torch.cuda.current_stream(logits.device))  # it was made on another stream
+        logits: Tensor = self.hf_model(
+            input_ids=token_ids,
+            attention_mask=mask,
+            past_key_values=cache,
+            use_cache=True,
+            return_dict=True,
+            **{name: value for name, value in optional.items() if self.takes(name)},
+        ).logits
         return logits
-
-    def turn(self) -> AbstractContextManager[None]:
-        """A block for the forward; one thread at a time if the model has exllamav3's layers, which share buffers."""
-        if not self._shares_buffers:
-            return nullcontext()
-        return shared.EXLLAMAV3(self.placement.logits_device, self.placement.devices)
 
     def _own_attention(self) -> "Use | None":
         from gen.models.transformers.attention import Use, install, may_serve
@@ -281,6 +268,8 @@ class TransformersModel(Model):
         name = type(model).__name__
         if config.is_encoder_decoder or not model.can_generate():
             raise ModelError(f"{name} is no decoder language model; load one with AutoModelForCausalLM.")
+        if any(type(one).__module__.startswith("exllamav3.") for one in self._known):
+            raise ModelError(f"{name} has layers of exllamav3; load its checkpoint with gen.from_exllamav3.")
         attention = str(config._attn_implementation)
         if "flash" in attention or "flex" in attention:
             raise ModelError(f"{attention} takes no static cache; load with attn_implementation='sdpa'.")

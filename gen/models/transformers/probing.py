@@ -70,7 +70,7 @@ def probe_model(model: "TransformersModel") -> None:
     tolerance, weights = tolerance_of(model.hf_model)
     alone = not _quantised(model.hf_model)
     try:
-        with undisturbed(model.hf_model, model.placement.devices), model.turn():
+        with undisturbed(model.hf_model, model.placement.devices):
             for attempt in range(TRIES):
                 prompts, continuations = _texts(model, attempt)
                 found = _logits_of_gen(model, prompts, continuations)
@@ -106,7 +106,7 @@ def reads_on(model: "TransformersModel") -> bool:
     from transformers import DynamicCache
 
     device, most = model.placement.input_device, _ROUNDING * tolerance_of(model.hf_model)[0]
-    with undisturbed(model.hf_model, model.placement.devices), model.turn():
+    with undisturbed(model.hf_model, model.placement.devices):
         for attempt in range(TRIES):
             first, second = _texts(model, attempt)[0]
             logits = []

@@ -76,7 +76,7 @@ def kinds(exl3: Path) -> dict[str, Callable[[], Any]]:
     return {
         "float16": lambda: load(exl3 / "plain"),
         "exl3": lambda: load(exl3 / "exl3"),
-        "through transformers": lambda: gen.load(exl3 / "exl3", device="cuda:1"),
+        "by gen.load": lambda: gen.load(exl3 / "exl3", device="cuda:1"),
     }
 
 
@@ -117,7 +117,7 @@ def test_short_factors_or_long_ones_are_chosen_once_by_the_context(tmp_path: Pat
         load(tmp_path, context_length=257)
 
 
-@pytest.mark.parametrize("kind", ["float16", "exl3", "through transformers"])
+@pytest.mark.parametrize("kind", ["float16", "exl3", "by gen.load"])
 def test_logits_of_exl3_weights_are_those_of_the_same_weights_in_float16(kind: str, exl3: Path) -> None:
     exllamav3_ext.CALLS.clear()
     prompts, new = ids("The quick brown fox jumps over the lazy dog. " * 4, "one"), ids("abcd", "efgh")
@@ -132,7 +132,7 @@ def test_logits_of_exl3_weights_are_those_of_the_same_weights_in_float16(kind: s
     ("kind", "sampler"),
     [
         *(("float16", sampler) for sampler in SAMPLERS),
-        *((kind, sampler) for kind in ("exl3", "through transformers") for sampler in ("greedy", "multinomial")),
+        *((kind, sampler) for kind in ("exl3", "by gen.load") for sampler in ("greedy", "multinomial")),
     ],
 )
 def test_texts_are_those_of_transformers_and_the_same_alone_and_streamed(kind: str, sampler: str, exl3: Path) -> None:
@@ -142,7 +142,7 @@ def test_texts_are_those_of_transformers_and_the_same_alone_and_streamed(kind: s
         plain = plain_of(exl3 / "plain")
         for prompt, one in zip(PROMPTS, made, strict=True):
             plain.check_greedy(prompt, one.token_ids)
-    if kind != "through transformers":  # there batches are padded, in float16 too
+    if kind != "by gen.load":  # there batches are padded, in float16 too
         assert [tokens_of(generated(model, prompt, SAMPLERS[sampler])) for prompt in PROMPTS] == tokens_of(made)
     if sampler == "multinomial":
         options: dict[str, Any] = {"sampler": SAMPLERS[sampler], "seed": 3, "max_new_tokens": 6, "eos_token_id": []}
@@ -255,8 +255,8 @@ def test_an_engine_gives_its_pages_back_when_nothing_runs(folders: Folders) -> N
 
 CASES = [
     *((sampler, "exl3", PROMPTS) for sampler in ("greedy", "multinomial", "beams")),
-    *(("beams", kind, PROMPTS) for kind in ("float16", "through transformers", "split")),
-    *(("greedy", kind, PROMPTS[:1]) for kind in ("float16", "exl3", "through transformers", "split")),
+    *(("beams", kind, PROMPTS) for kind in ("float16", "by gen.load", "split")),
+    *(("greedy", kind, PROMPTS[:1]) for kind in ("float16", "exl3", "by gen.load", "split")),
 ]
 
 
@@ -326,7 +326,7 @@ def test_gemma_2_reads_beyond_its_window_where_exllamav3_knows_it(folders: Folde
         assert (found[row] - plain.logits(prompts[row], new[row])).abs().max() < NEAR
 
 
-@pytest.mark.parametrize("kind", ["exl3", "through transformers"])
+@pytest.mark.parametrize("kind", ["exl3", "by gen.load"])
 def test_threads_share_a_model(kind: str, exl3: Path) -> None:
     model = kinds(exl3)[kind]()
     expected = [tokens_of(generated(model, prompt, SAMPLERS["multinomial"])) for prompt in PROMPTS]
@@ -341,7 +341,7 @@ def test_threads_share_a_model(kind: str, exl3: Path) -> None:
         assert list(pool.map(work, range(4))) == expected
 
 
-@pytest.mark.parametrize("kind", ["exl3", "through transformers"])
+@pytest.mark.parametrize("kind", ["exl3", "by gen.load"])
 def test_each_forward_takes_a_turn_since_buffers_are_shared(
     kind: str, exl3: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,7 +362,7 @@ def test_each_forward_takes_a_turn_since_buffers_are_shared(
     assert len(set(seen)) == 1
 
 
-@pytest.mark.parametrize("kind", ["exl3", "through transformers"])
+@pytest.mark.parametrize("kind", ["exl3", "by gen.load"])
 def test_steps_are_not_recorded_since_a_recording_takes_no_turn(kind: str, exl3: Path) -> None:
     model = kinds(exl3)[kind]()
     seen: list[Any] = []
@@ -400,7 +400,7 @@ def test_layers_with_a_recurrent_state_are_refused(folders: Folders, monkeypatch
     from exllamav3.model.model import Model
 
     monkeypatch.setattr(Model, "get_recurrent_layers", lambda self: [self.modules[1]])
-    with pytest.raises(gen.ModelError, match=r"layers with a recurrent state .* gen.load runs an EXL3 checkpoint"):
+    with pytest.raises(gen.ModelError, match=r"layers with a recurrent state .* keeps no pages for"):
         load(folders("llama"))
 
 
@@ -439,10 +439,13 @@ def test_gen_load_refuses_exl3_weights_on_the_cpu_and_those_that_the_config_does
     with pytest.raises(gen.ModelError, match=r"EXL3 checkpoint as its config.json does not say: load it with gen"):
         gen.load(tmp_path / "unnamed", device="cuda:1")
     assert isinstance(load(tmp_path / "unnamed"), Exllamav3Model)
+    assert isinstance(gen.load(exl3 / "exl3", device="cuda:1", context_length=40), Exllamav3Model)
+    with pytest.raises(gen.ArgumentError, match="is an EXL3 checkpoint, which exllamav3 runs by itself: leave"):
+        gen.load(exl3 / "exl3", device="cuda:1", dtype="bfloat16")
     with monkeypatch.context() as without:
-        without.setitem(sys.modules, "exllamav3.integration.transformers", None)
-        with pytest.raises(gen.ModelError, match=r"is an EXL3 checkpoint, which needs exllamav3: .*pip install"):
+        without.setitem(sys.modules, "exllamav3", None)
+        with pytest.raises(gen.ModelError, match=r"exllamav3 cannot be used .*pip install"):
             gen.load(exl3 / "exl3", device="cuda:1")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(gen.ModelError, match="EXL3 models need a CUDA device"):
+    with pytest.raises(gen.DeviceError, match="exllamav3 runs on CUDA devices alone, not on cpu"):
         gen.load(exl3 / "exl3", device="cpu")

@@ -189,7 +189,7 @@ def exl3(
     return folder
 
 
-@pytest.mark.parametrize("native", [True, False], ids=["native", "through transformers"])
+@pytest.mark.parametrize("native", [True, False], ids=["native", "by gen.load"])
 def test_logits_of_converted_weights_are_those_of_what_the_package_dequantises(
     native: bool, exl3: Callable[[], Path], wide: Path
 ) -> None:
@@ -223,7 +223,7 @@ def test_the_fewer_bits_the_cache_of_exllamav3_has_the_further_are_its_logits(
     assert 0 < distances[0] < 0.05
 
 
-KINDS = ["exllamav2", "exllamav2 with EXL2", "exllamav3", "exllamav3 with EXL3", "EXL3 through transformers"]
+KINDS = ["exllamav2", "exllamav2 with EXL2", "exllamav3", "exllamav3 with EXL3", "EXL3 by gen.load"]
 
 
 @pytest.fixture(params=KINDS)
@@ -237,7 +237,7 @@ def load(
         "exllamav2 with EXL2": lambda device: gen.from_exllamav2(exl2 / "exl2", device=device),
         "exllamav3": lambda device: gen.from_exllamav3(llama, device=device),
         "exllamav3 with EXL3": lambda device: gen.from_exllamav3(exl3(), device=device),
-        "EXL3 through transformers": lambda device: gen.load(exl3(), device=device),
+        "EXL3 by gen.load": lambda device: gen.load(exl3(), device=device),
     }
     return ways[request.param]
 
