@@ -17,11 +17,11 @@ GEN = "gen without virtual GPUs"
 PARTS = [GEN, "virtual GPUs", "tests", "benchmarks"]
 # What is counted, of which part: today's limit, and the most that it is to be.
 LIMITS: dict[tuple[str, str], tuple[float, float]] = {
-    (GEN, "lines"): (45_105, 38_000),
-    (GEN, "files"): (346, 255),
+    (GEN, "lines"): (44_431, 38_000),
+    (GEN, "files"): (333, 255),
     ("virtual GPUs", "lines"): (6_646, 7_200),
     ("virtual GPUs", "files"): (72, 40),
-    ("tests", "lines"): (45_711, 41_000),
+    ("tests", "lines"): (45_685, 41_000),
     ("benchmarks", "lines"): (10_822, 10_000),
     ("all of gen", "tokens per line of code"): (10.25, 10.2),
 }
