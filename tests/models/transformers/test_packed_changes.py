@@ -5,7 +5,10 @@ The oracle is the most likely tokens by transformers' own forward, with the mode
 
 import copy
 from collections.abc import Callable
-from types import MethodType
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from types import MethodType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -65,6 +68,32 @@ class Own(nn.Module):
         return self.base(states) + self.scale * functional.linear(states, self.own)
 
 
+class Held(Own):
+    """The same with its scale in an object of settings."""
+
+    def __init__(self, base: Any, settings: Any) -> None:
+        super().__init__(base)
+        self.settings = settings
+
+    def forward(self, states: Any) -> Any:
+        return self.base(states) + self.settings.scale * functional.linear(states, self.own)
+
+
+class ByContext(Own):
+    """The same with its scale in a variable of the context."""
+
+    def forward(self, states: Any) -> Any:
+        return self.base(states) + SCALE.get() * functional.linear(states, self.own)
+
+
+@dataclass
+class Settings:
+    scale: float = 0.0
+
+
+SCALE = ContextVar("SCALE", default=0.0)
+
+
 class Negated(nn.Module):
     def forward(self, weight: Any) -> Any:
         return -weight
@@ -86,6 +115,26 @@ def step_by_sgd(model: Any) -> None:
 
 def with_own(model: Any) -> None:
     layer(model).mlp.down_proj = Own(layer(model).mlp.down_proj)
+
+
+def held(settings: Any) -> Callable[[Any], None]:
+    return lambda m: setattr(layer(m).mlp, "down_proj", Held(layer(m).mlp.down_proj, settings))
+
+
+def by_context(model: Any) -> None:
+    layer(model).mlp.down_proj = ByContext(layer(model).mlp.down_proj)
+
+
+def scaled_by_a_closure(model: Any) -> None:
+    box = model.hf_model.box = {"scale": 1.0}
+    down = layer(model).mlp.down_proj
+    down.forward = MethodType(lambda own, x: box["scale"] * functional.linear(x, own.weight), down)
+
+
+def scaled_by_a_partial(model: Any) -> None:
+    down = layer(model).mlp.down_proj
+    settings = model.hf_model.settings = Settings(1.0)
+    down.forward = partial(lambda settings, own, x: settings.scale * functional.linear(x, own.weight), settings, down)
 
 
 def without_gradients(change: Callable[[Any], object]) -> Callable[[Any], object]:
@@ -112,6 +161,7 @@ REFUSED: dict[str, Callable[[Any], object]] = {
     "every seventh": lambda m: layer(m).mlp.down_proj.weight.detach().view(-1)[::7].zero_(),
     "storage": lambda m: layer(m).mlp.down_proj.weight.untyped_storage().fill_(0),
     "parametrize": lambda m: parametrize.register_parametrization(layer(m).mlp.down_proj, "weight", Negated()),
+    "dlpack": lambda m: torch.from_dlpack(layer(m).mlp.down_proj.weight.detach()).zero_(),
     "state_dict": lambda m: m.hf_model.state_dict()["lm_head.weight"].mul_(-1),
 }
 
@@ -140,6 +190,14 @@ SEEN: dict[str, tuple[Callable[[Any], object] | None, Callable[[Any], object]]] 
     ),
     "another function": (None, lambda m: setattr(layer(m).mlp, "act_fn", nn.ReLU())),
     "an own adapter": (with_own, lambda m: setattr(layer(m).mlp.down_proj, "scale", 3.0)),
+    "a dataclass": (held(Settings()), lambda m: setattr(layer(m).mlp.down_proj.settings, "scale", 3.0)),
+    "a namespace": (
+        held(SimpleNamespace(scale=0.0)),
+        lambda m: vars(layer(m).mlp.down_proj.settings).update(scale=3.0),
+    ),
+    "a closure": (scaled_by_a_closure, lambda m: m.hf_model.box.update(scale=-3.0)),
+    "a partial": (scaled_by_a_partial, lambda m: setattr(m.hf_model.settings, "scale", -3.0)),
+    "a variable of the context": (by_context, lambda m: SCALE.set(3.0)),
     "weight_norm": (
         lambda m: nn.utils.parametrizations.weight_norm(layer(m).mlp.down_proj),
         lambda m: layer(m).mlp.down_proj.parametrizations.weight.original0.data.mul_(-5),
