@@ -21,8 +21,8 @@ LIMITS: dict[tuple[str, str], tuple[float, float]] = {
     (GEN, "files"): (333, 255),
     ("virtual GPUs", "lines"): (6_646, 7_200),
     ("virtual GPUs", "files"): (72, 40),
-    ("tests", "lines"): (45_685, 41_000),
-    ("benchmarks", "lines"): (10_822, 10_000),
+    ("tests", "lines"): (45_743, 41_000),
+    ("benchmarks", "lines"): (10_744, 10_000),
     ("all of gen", "tokens per line of code"): (10.25, 10.2),
 }
 _COUNTED = {tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING}
