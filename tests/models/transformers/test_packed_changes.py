@@ -161,7 +161,7 @@ REFUSED: dict[str, Callable[[Any], object]] = {
     "every seventh": lambda m: layer(m).mlp.down_proj.weight.detach().view(-1)[::7].zero_(),
     "storage": lambda m: layer(m).mlp.down_proj.weight.untyped_storage().fill_(0),
     "parametrize": lambda m: parametrize.register_parametrization(layer(m).mlp.down_proj, "weight", Negated()),
-    "dlpack": lambda m: torch.from_dlpack(layer(m).mlp.down_proj.weight.detach()).zero_(),
+    "dlpack": lambda m: torch.utils.dlpack.from_dlpack(layer(m).mlp.down_proj.weight.detach()).zero_(),
     "state_dict": lambda m: m.hf_model.state_dict()["lm_head.weight"].mul_(-1),
 }
 
