@@ -17,7 +17,7 @@ define install
 	"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gen needs Python 3.11 or later: make PYTHON=python3.11")'
 	"$(PYTHON)" -m venv $(1)
 	$(if $(TORCH_INDEX),$(1)/bin/pip install --constraint $(2) --index-url $(TORCH_INDEX) --no-deps torch)
-	$(1)/bin/pip install --constraint $(2) --editable .
+	$(1)/bin/pip install --constraint $(2) --editable . --editable virtual_gpus
 	touch $(1)/.installed
 endef
 
@@ -25,12 +25,12 @@ comma := ,
 
 # $(call add_tools,ENVIRONMENT,CONSTRAINTS,WHAT ELSE,EXTRAS): what tests, checks and pages need
 define add_tools
-	$(1)/bin/pip install --constraint $(2) --editable '.[dev$(4)]' $(3)
+	$(1)/bin/pip install --constraint $(2) --editable '.[dev$(4)]' --editable virtual_gpus $(3)
 	$(1)/bin/pip install --no-deps exllamav2==0.3.2 exllamav3==1.6.5
 	touch $(1)/.tools
 endef
 
-.venv/.installed: pyproject.toml constraints.txt
+.venv/.installed: pyproject.toml virtual_gpus/pyproject.toml constraints.txt
 	@echo "This installs gen and what it needs into .venv, once. pip fetches torch, transformers and about 50 others:"
 	@echo "with TORCH_INDEX=https://download.pytorch.org/whl/cpu about 0.3 GB, 1.3 GB on the disk; without it, on Linux,"
 	@echo "a torch for CUDA: about 3 GB, 5.6 GB on the disk. Nothing is fetched for the model: it is part of the package."
@@ -92,7 +92,7 @@ release-check: .venv/.tools
 # The tests of the adapters on the lowest transformers and accelerate that pyproject.toml allows; torch as pinned.
 LOWEST = $(shell sed -nE 's/^ *"(transformers|accelerate)>=([0-9.]+).*/\1==\2/p' pyproject.toml)
 
-.venv-lowest/.installed: pyproject.toml constraints.txt
+.venv-lowest/.installed: pyproject.toml virtual_gpus/pyproject.toml constraints.txt
 	mkdir -p .venv-lowest
 	grep -vE '^(transformers|accelerate|huggingface_hub)==' constraints.txt > .venv-lowest/constraints.txt
 	$(call install,.venv-lowest,.venv-lowest/constraints.txt)
@@ -100,10 +100,10 @@ LOWEST = $(shell sed -nE 's/^ *"(transformers|accelerate)>=([0-9.]+).*/\1==\2/p'
 
 lowest: .venv-lowest/.installed
 	.venv-lowest/bin/python $(PYTEST) tests/models tests/loop tests/test_api.py tests/embedding \
-		tests/requests/test_images.py tests/testing/whole_programs/test_transformers.py tests/benchmarks/test_gpu.py
+		tests/requests/test_images.py tests/virtual_gpus/whole_programs/test_transformers.py tests/benchmarks/test_gpu.py
 
 # The tests of jobs and servers on Ray, which need 700 MB more than all others: in an environment of their own.
-.venv-ray/.tools: pyproject.toml constraints.txt
+.venv-ray/.tools: pyproject.toml virtual_gpus/pyproject.toml constraints.txt
 	$(call install,.venv-ray,constraints.txt)
 	$(call add_tools,.venv-ray,constraints.txt,,$(comma)ray)
 
@@ -116,7 +116,7 @@ bench: .venv/.tools
 # What a machine with CUDA shows, in under ten minutes and without a network; nothing is installed. PYTHON, or .venv
 # where that is there and no PYTHON is given, needs torch, transformers and accelerate, and pytest for the tests.
 OUT ?= build/gpu
-ON_GPU = PYTHONPATH=. "$(if $(and $(filter file,$(origin PYTHON)),$(wildcard $(RUN))),$(RUN),$(PYTHON))" -m benchmarks.gpu
+ON_GPU = PYTHONPATH=.:virtual_gpus/src "$(if $(and $(filter file,$(origin PYTHON)),$(wildcard $(RUN))),$(RUN),$(PYTHON))" -m benchmarks.gpu
 
 gpu:
 	$(ON_GPU) --out "$(OUT)"

@@ -12,7 +12,7 @@ import griffe
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 _SECTION = re.compile(r"\n(?=(?:Args|Attributes|Raises|Returns|Yields):\n)")
-_NAME = re.compile(r"`(gen(?:\.\w+)+)`")
+_NAME = re.compile(r"`((?:gen|virtual_gpus)(?:\.\w+)+)`")
 
 
 def described() -> set[str]:

@@ -1,9 +1,10 @@
-"""Builds what an index would get into dist/, and checks that a new environment can install and use it.
+"""Builds what an index would get into dist/, gen and virtual-gpus, and checks that a new environment can use both.
 
-The sdist holds what git tracks, and nothing else. The wheel holds the package alone; the checkout and the sdist give
-the same one. `twine check --strict` reads both. A new environment outside of the checkout installs the wheel that the
-sdist gives, with the versions that constraints.txt pins. There every public name is imported, and `gen generate`
-writes a text.
+An sdist holds what git tracks, and nothing else; gen's leaves virtual_gpus/ out. A wheel holds the package alone; the
+checkout and the sdist give the same one. `twine check --strict` reads all. A new environment outside of the checkout
+installs the wheels that the sdists give, with the versions that constraints.txt pins. First virtual-gpus comes, with
+torch and pytest alone: a mistake of five lines raises its error there, as a program and in a test. Then gen comes:
+every public name is imported, `gen generate` writes a text, and `gen doctor` runs the demo model on virtual GPUs.
 """
 
 import argparse
@@ -15,12 +16,12 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from email import message_from_bytes
 from pathlib import Path, PurePosixPath
 from shutil import rmtree
 
 ROOT = Path(__file__).resolve().parents[1]
-MUST_HAVE = ("gen/py.typed", "gen/models/demo/model.safetensors", "gen/models/demo/NOTICE")
 LINK = re.compile(r"\]\((?!https://)([^)\s]+)\)")
 PROGRAM = """
 import sys
@@ -33,6 +34,61 @@ year = gen.generate(model, "Name a year.", gen.regex("[0-9]{4}"), seed=1)
 assert len(year) == 4, year
 print("gen", gen.__version__)
 """
+MISTAKE = """
+import sys
+import virtual_gpus
+assert virtual_gpus.__file__.startswith(sys.prefix), virtual_gpus.__file__
+assert "torch" not in sys.modules
+import torch
+with virtual_gpus.virtual_gpus(2):
+    try:
+        torch.zeros(4, device="cuda:1") + torch.ones(4)
+    except virtual_gpus.DeviceMismatchError as error:
+        print(error)
+    else:
+        sys.exit("no error")
+"""
+TEST = """
+import pytest
+import torch
+
+def test_it_finds_the_mistake(gen_virtual_gpus):
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        torch.zeros(4, device="cuda:1") + torch.ones(4)
+"""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """One of the two distributions of this repository.
+
+    Attributes:
+        folder: where its pyproject.toml is, "" or "folder/".
+        source: where its package is, in the repository.
+        must_have: what its wheel must have.
+    """
+
+    folder: str
+    source: str
+    must_have: tuple[str, ...]
+
+    def files(self, tracked: set[str]) -> set[str]:
+        """What its sdist holds, by the path in it, of the files that git tracks."""
+        names = {name for name in tracked if name.startswith(self.folder)}
+        left_out = () if self.folder else tuple(other.folder for other in DISTRIBUTIONS if other.folder)
+        return {name.removeprefix(self.folder) for name in names if not name.startswith(left_out)}
+
+    def package(self, tracked: set[str]) -> set[str]:
+        """What its wheel holds, by the path in it, of the files that git tracks."""
+        parent = str(PurePosixPath(self.source).parent) + "/"
+        return {name.removeprefix(parent) for name in tracked if name.startswith(self.source)}
+
+
+GEN = Distribution("", "gen/", ("gen/py.typed", "gen/models/demo/model.safetensors", "gen/models/demo/NOTICE"))
+VIRTUAL_GPUS = Distribution(
+    "virtual_gpus/", "virtual_gpus/src/virtual_gpus/", ("virtual_gpus/py.typed", "virtual_gpus/plugin.py")
+)
+DISTRIBUTIONS = (VIRTUAL_GPUS, GEN)
 
 
 def build(kind: str, source: Path, folder: Path) -> Path:
@@ -50,8 +106,9 @@ def build(kind: str, source: Path, folder: Path) -> Path:
         *pins,
         "--quiet",
     ]
+    before = {*folder.glob("*")}
     subprocess.run(command, check=True, env=os.environ | {"UV_NO_CONFIG": "1"})
-    [built] = folder.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    [built] = {*folder.glob("*.whl" if kind == "wheel" else "*.tar.gz")} - before
     return built
 
 
@@ -65,15 +122,15 @@ def sdist_problems(sdist: Path, files: set[str]) -> list[str]:
     """What the sdist lacks of these files, and what it has besides."""
     with tarfile.open(sdist) as archive:
         found = {str(PurePosixPath(*PurePosixPath(member.name).parts[1:])) for member in archive if member.isfile()}
-    return _differences("the sdist", found - {"PKG-INFO"}, files)
+    # the build puts the .gitignore that it has followed beside a pyproject.toml that is in a folder
+    return _differences(sdist.name, found - {"PKG-INFO", ".gitignore"}, files - {".gitignore"})
 
 
-def wheel_problems(wheel: Path, files: set[str]) -> list[str]:
-    """What the wheel lacks of these files' package, what it has besides, and links that lead nowhere."""
+def wheel_problems(wheel: Path, package: set[str], must_have: tuple[str, ...]) -> list[str]:
+    """What the wheel lacks of a package's files, what it has besides, and links that lead nowhere."""
     contents = read_wheel(wheel)
-    package = {name for name in files if name.startswith("gen/")}
-    problems = _differences("the wheel", {name for name in contents if ".dist-info/" not in name}, package)
-    problems += [f"the wheel lacks {name}" for name in MUST_HAVE if name not in contents]
+    problems = _differences(wheel.name, {name for name in contents if ".dist-info/" not in name}, package)
+    problems += [f"{wheel.name} lacks {name}" for name in must_have if name not in contents]
     [metadata] = [contents[name] for name in contents if name.endswith(".dist-info/METADATA")]
     description = message_from_bytes(metadata).get_payload()
     assert isinstance(description, str)
@@ -93,8 +150,8 @@ def _differences(what: str, found: Iterable[str], wanted: Iterable[str]) -> list
     return [f"{what} lacks {name}" for name in lacking] + [f"{what} holds {name}, which it should not" for name in more]
 
 
-def install_and_run(wheel: Path, folder: Path, torch_index: str | None) -> None:
-    """Install the wheel into a new environment in the folder, and use it from there.
+def install_and_run(virtual_gpus: Path, gen: Path, folder: Path, torch_index: str | None) -> None:
+    """Install the wheels into a new environment in the folder, one after the other, and use them from there.
 
     Raises:
         CalledProcessError: a command failed; it has said why.
@@ -102,14 +159,19 @@ def install_and_run(wheel: Path, folder: Path, torch_index: str | None) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     python = folder / "environment" / "bin" / "python"
     pip = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt")]
+    (folder / "test_mistake.py").write_text(TEST)
     commands = [[sys.executable, "-m", "venv", str(folder / "environment")]]
     if torch_index:
         commands.append([*pip, "--index-url", torch_index, "--no-deps", "torch"])
     commands += [
-        [*pip, str(wheel)],
+        [*pip, str(virtual_gpus), "pytest"],
+        [str(python), "-c", MISTAKE],
+        [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mistake.py"],
+        [*pip, f"{gen}[doctor]", str(virtual_gpus)],
         [str(python), "-c", PROGRAM],
         [str(python.with_name("gen")), "--version"],
         [str(python.with_name("gen")), "generate", "Once upon a time", "--seed", "7", "--max-new-tokens", "24"],
+        [str(python.with_name("gen")), "doctor", "--devices", "2"],
     ]
     for command in commands:
         subprocess.run(command, cwd=folder, env=environment, check=True)
@@ -119,19 +181,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch-index", help="an index that torch is installed from first, as its own one for the CPU")
     torch_index = parser.parse_args().torch_index
-    dist = ROOT / "dist"
+    dist, files = ROOT / "dist", tracked(ROOT)
     rmtree(dist, ignore_errors=True)
+    built, wheels, problems = [], [], []
     with tempfile.TemporaryDirectory() as temporary:
-        sdist, wheel = build("sdist", ROOT, dist), build("wheel", ROOT, dist)
-        again = build("wheel", sdist, Path(temporary))
-        problems = sdist_problems(sdist, tracked(ROOT)) + wheel_problems(wheel, tracked(ROOT))
-        if read_wheel(again) != read_wheel(wheel):
-            problems.append("the wheel that is built from the sdist differs from the checkout's")
+        for one in DISTRIBUTIONS:
+            sdist, wheel = build("sdist", ROOT / one.folder, dist), build("wheel", ROOT / one.folder, dist)
+            again = build("wheel", sdist, Path(temporary))
+            problems += sdist_problems(sdist, one.files(files))
+            problems += wheel_problems(wheel, one.package(files), one.must_have)
+            if read_wheel(again) != read_wheel(wheel):
+                problems.append(f"{wheel.name} that is built from the sdist differs from the checkout's")
+            built += [sdist, wheel]
+            wheels.append(again)
         print(*problems, sep="\n", file=sys.stderr, end="\n" if problems else "")
-        subprocess.run([sys.executable, "-m", "twine", "check", "--strict", str(sdist), str(wheel)], check=True)
-        install_and_run(again, Path(temporary), torch_index)
-    for built in (sdist, wheel):
-        print(f"{built.relative_to(ROOT)}: {built.stat().st_size / 2**20:.1f} MiB")
+        subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *map(str, built)], check=True)
+        install_and_run(wheels[0], wheels[1], Path(temporary), torch_index)
+    for file in built:
+        print(f"{file.relative_to(ROOT)}: {file.stat().st_size / 2**20:.1f} MiB")
     return bool(problems)
 
 

@@ -6,7 +6,7 @@
     python -m benchmarks.peer_suites accelerate=path/to/tests --json benchmarks/results/peer-suites.json
 
 Fetches nothing: give it the folders of tests, as `name=folder`. Every file runs in a process of its own, without
-virtual GPUs and with two (`-p gen.testing.plugin --virtual-gpus 2`). A test that ends the process has failed, and the
+virtual GPUs and with two (`-p virtual_gpus.plugin --virtual-gpus 2`). A test that ends the process has failed, and the
 next one goes on; so does a later run with the same `--keep` folder. PyTorch turns a test into one for each kind of
 device: the one for CUDA, on virtual GPUs, is compared with the one for the CPU, without them.
 
@@ -31,7 +31,7 @@ from benchmarks.peer_outcomes import Outcome, read, twin
 ROOT = Path(__file__).parents[1]
 QUIETLY = ["-p", "no:cacheprovider", "--disable-warnings"]  # tests of warnings need the warnings that -W would hide
 VIRTUAL = [
-    *("-p", "gen.testing.plugin", "--virtual-gpus", "2", "--virtual-gpu-memory", "4GiB"), "--virtual-gpus-in-commands",
+    *("-p", "virtual_gpus.plugin", "--virtual-gpus", "2", "--virtual-gpu-memory", "4GiB"), "--virtual-gpus-in-commands",
 ]  # fmt: skip
 CPU_TESTS, CUDA_TESTS = ({"PYTORCH_TESTING_DEVICE_ONLY_FOR": kind} for kind in ("cpu", "cuda"))
 Results = dict[str, Outcome]
@@ -91,7 +91,9 @@ def _run(
     outcomes = outcomes.absolute()
     command = [sys.executable, "-m", "pytest", "-q", *QUIETLY, "-p", "benchmarks.peer_outcomes"]
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(ROOT), str(ROOT / "virtual_gpus" / "src"), os.environ.get("PYTHONPATH", "")])
+        ),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, StaticCache
 
 from benchmarks.measuring import machine, ratio, spread
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 
 
 def main() -> None:

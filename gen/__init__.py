@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 # isort: off
 if TYPE_CHECKING:  # "x as x" says that a name is for users; `_HOMES` has the same names for when they are used
-    from gen import samplers as samplers, testing as testing
+    from gen import samplers as samplers
     from gen.api import agenerate as agenerate, astream as astream, generate as generate, stream as stream
     from gen.completions import (
         Completion as Completion,
@@ -117,7 +117,7 @@ _HOMES = {
     "tools.calls": ["tool_calls"],
     "tools.values": ["ToolCall", "ToolCalls"],
 }
-__all__ = sorted(["samplers", "testing", *chain.from_iterable(_HOMES.values())])
+__all__ = sorted(["samplers", *chain.from_iterable(_HOMES.values())])
 
 
 def __getattr__(name: str) -> Any:

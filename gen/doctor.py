@@ -15,7 +15,7 @@ from gen.devices import Placement
 from gen.embedding.embed import embed
 from gen.embedding.encoder import Encoder
 from gen.embedding.loading import load_encoder
-from gen.errors import ArgumentError, show_path
+from gen.errors import ArgumentError, DeviceError, ModelError, show_path
 from gen.models.base import Model
 from gen.models.checkpoints import load_tokenizer
 from gen.models.checks import new_rows
@@ -26,8 +26,14 @@ from gen.models.loading import load
 from gen.models.misplaced import describe, misplaced_weights
 from gen.runtime.isolation import isolated
 from gen.samplers import Sampler, beam_search, greedy, multinomial
-from gen.testing import SyncReport, no_host_sync, virtual_gpus
-from gen.testing.machine import gpu_count
+
+try:
+    from virtual_gpus import SyncReport, VirtualGpuError, no_host_sync, virtual_gpus
+    from virtual_gpus.machine import gpu_count
+except ImportError as error:
+    if error.name != "virtual_gpus":
+        raise
+    raise ModelError("gen.doctor needs virtual-gpus: pip install 'gen-torch[doctor]'") from error
 
 PROMPTS = ["Once upon a time", "One"]
 SHORT, LONG = 4, 12  # new tokens of two calls; the difference of their syncs gives the syncs of a token
@@ -140,18 +146,21 @@ def diagnose(
         )
     if virtual is None:
         virtual = 0 if torch.cuda.is_available() else 2
-    with ExitStack() as contexts:
-        if virtual:
-            contexts.enter_context(virtual_gpus(virtual))
-            device = device or (None if device_map else f"cuda:{virtual - 1}")
-        if encoder:
-            return examine(load_encoder(path_or_hub_id, device=device))
-        if tokenizer:
-            return examine(from_exported(path_or_hub_id, load_tokenizer(tokenizer), device=device))
-        if exllama:
-            loading = from_exllamav2 if exllama == 2 else from_exllamav3
-            return examine(loading(path_or_hub_id, device=device))
-        return examine(load(path_or_hub_id, device=device, device_map=device_map))
+    try:
+        with ExitStack() as contexts:
+            if virtual:
+                contexts.enter_context(virtual_gpus(virtual))
+                device = device or (None if device_map else f"cuda:{virtual - 1}")
+            if encoder:
+                return examine(load_encoder(path_or_hub_id, device=device))
+            if tokenizer:
+                return examine(from_exported(path_or_hub_id, load_tokenizer(tokenizer), device=device))
+            if exllama:
+                loading = from_exllamav2 if exllama == 2 else from_exllamav3
+                return examine(loading(path_or_hub_id, device=device))
+            return examine(load(path_or_hub_id, device=device, device_map=device_map))
+    except VirtualGpuError as error:
+        raise (ArgumentError if isinstance(error, ValueError) else DeviceError)(str(error)) from error
 
 
 def examine(model: Model | Encoder) -> Diagnosis:

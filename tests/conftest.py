@@ -16,7 +16,7 @@ import torch
 from gen.loop import pace
 from gen.loop.batch import Batch
 from gen.models.transformers.probing import probe_model
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.helpers.probes import remembered
 
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -17,7 +17,7 @@ FILES = {
 LEVELS = (  # in the order of the data: what is read, the model, the logits, the loop, the calls
     {"arguments", "completions", "devices", "errors", "runtime"},
     {"tokens"},
-    {"attention", "samplers", "testing"},
+    {"attention", "samplers"},
     {"hints"},
     {"models"},
     {"constraints", "tools"},
@@ -25,7 +25,7 @@ LEVELS = (  # in the order of the data: what is read, the model, the logits, the
     {"stages"},
     {"loop", "scoring"},
     {"api", "calls", "embedding", "engine"},
-    {"doctor", "integrations", "offline", "server"},
+    {"doctor", "integrations", "offline", "server", "testing"},
     {"cli"},
     {"__main__"},
 )

@@ -25,6 +25,7 @@ import torch
 from transformers import AutoTokenizer
 
 import gen
+import virtual_gpus
 from benchmarks.measuring import machine, write_json
 from benchmarks.random_model import save_random_model
 from gen.constraints.output_types import Composed, Either, Grammar, Regex, Repeat, Sequence, Text
@@ -222,7 +223,7 @@ def check_generating(model: Model, other: Model | None, types: Iterable[Any], se
             automaton = gen.compile(other, kind).automaton
             assert automaton is not None
             automaton.place(other.placement.logits_device)  # waits once, for the number of rows that differ
-        with gen.testing.no_host_sync(count=True) as report:
+        with virtual_gpus.no_host_sync(count=True) as report:
             there = _together(other, asked, seed)
         assert [one.text for one in there] == [one.text for one in made]
         assert report.count <= 2, report  # for the call, none for a token
@@ -277,7 +278,7 @@ def main() -> None:
     torch.set_num_threads(1)
     begin = time.process_time()
     report = {"compositions": arguments.count, "texts read": 0, "texts made": 0, "of types that ended one": 0}
-    with tempfile.TemporaryDirectory() as folder, gen.testing.virtual_gpus(2):
+    with tempfile.TemporaryDirectory() as folder, virtual_gpus.virtual_gpus(2):
         _save_random_model(Path(folder))
         pairs = [(gen.load(name, device="cpu"), gen.load(name, device="cuda:1")) for name in ("demo", folder)]
         rng = random.Random(arguments.seed)

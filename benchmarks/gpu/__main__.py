@@ -1,6 +1,6 @@
 """Runs all steps, one after the other, each in a process of its own: a sticky CUDA error ends only its step.
 
-    PYTHONPATH=. python -m benchmarks.gpu --out build/gpu
+    PYTHONPATH=.:virtual_gpus/src python -m benchmarks.gpu --out build/gpu
 
     smoke      texts with graphs, without and on the CPU; recovery from a bad capture; memory over 50 calls; captures
     tests      those that need a GPU, a process for each file; a file that fails runs again with blocking launches

@@ -17,7 +17,7 @@ from benchmarks.gpu.running import ROOT, environment, wait
 _NEEDS_GPU = re.compile(r"mark\.gpu|\(gpu: torch\.device|, gpu: torch\.device|two_gpus: None")
 _WITH_TRITON = ("tests/loop", "tests/samplers", "tests/attention")  # run once more with its kernels
 _PYTEST = ("-m", "pytest", "-q", "-rs", "-m", "gpu", "-p", "no:cacheprovider", "-p", "no:xdist")
-_SMALL = ("tests/testing/streams/test_graphs.py", "tests/testing/syncs/test_no_host_sync.py")
+_SMALL = ("tests/virtual_gpus/streams/test_graphs.py", "tests/virtual_gpus/syncs/test_no_host_sync.py")
 _AT_ONCE, _SECONDS = 4, 170.0
 _NOTHING_TO_RUN = 5  # pytest's exit code
 

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import gen.samplers
 from gen.errors import ArgumentError
 from gen.integrations import outlines as integration
-from gen.testing import no_host_sync
+from virtual_gpus import no_host_sync
 from tests.models.exllama.checkpoints import change, save
 from tests.models.exllama.packages import two_gpus_of_exllamav2
 

@@ -17,8 +17,8 @@ from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import running, tests
 from benchmarks.gpu.running import Step
 from benchmarks.gpu.tests import gpu_tests
-from gen.testing import virtual_gpus
-from gen.testing.commands import with_virtual_gpus
+from virtual_gpus import virtual_gpus
+from virtual_gpus.commands import with_virtual_gpus
 from tests.conftest import LEFT_OUT
 from tests.helpers.forked import Forked
 
@@ -31,7 +31,7 @@ def test_without_a_gpu_it_says_so_and_exits_with_0(tmp_path: Path) -> None:
     command = ["make", "--no-print-directory", "-n", "gpu", f"PYTHON={sys.executable}", f"OUT={tmp_path / 'out'}"]
     line = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     path, python, option, module, *arguments = shlex.split(line)
-    assert (path, python, option, ROOT / module.replace(".", "/")) == ("PYTHONPATH=.", sys.executable, "-m", PROGRAM)
+    assert (path, python, option, ROOT / module.replace(".", "/")) == ("PYTHONPATH=.:virtual_gpus/src", sys.executable, "-m", PROGRAM)
 
     def program() -> None:
         os.chdir(ROOT)
@@ -103,7 +103,7 @@ def test_every_file_with_a_test_for_a_gpu_is_run(request: pytest.FixtureRequest)
     marked = {item.path.relative_to(ROOT).as_posix() for item in collected if item.get_closest_marker("gpu")}
     found = gpu_tests()
     assert {path for path in marked if not path.startswith("tests/models/exllama")} <= set(found)
-    assert {"tests/loop/replay/test_cuda_graphs.py", "tests/testing/syncs/test_no_host_sync.py"} <= set(found)
+    assert {"tests/loop/replay/test_cuda_graphs.py", "tests/virtual_gpus/syncs/test_no_host_sync.py"} <= set(found)
 
 
 @pytest.mark.slow

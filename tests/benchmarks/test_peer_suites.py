@@ -66,7 +66,7 @@ def test_outcomes_with_and_without_are_told_apart(
     new = subprocess.run
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        without = "pytest" in command and "gen.testing.plugin" not in command
+        without = "pytest" in command and "--virtual-gpus" not in command
         return forked(command, **options) if without else new(command, **options)
 
     monkeypatch.setattr("benchmarks.peer_suites.subprocess.run", run)

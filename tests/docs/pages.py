@@ -15,7 +15,9 @@ from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
+import virtual_gpus
 
+import gen
 from gen import cli
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +92,7 @@ def _runs(block: Block) -> bool:
 def _session(line: str) -> str:
     """A command as a terminal shows it: the line after "$ ", and its output on stdout.
 
-    "..." stands for a line that names a place within gen itself.
+    "..." stands for a line that names a place within gen or virtual_gpus.
     """
     piped, _, command = line.removeprefix("$ ").rpartition(" | ")
     said, before = shlex.split(piped)[1:], sys.stdin  # what an echo writes
@@ -102,7 +104,8 @@ def _session(line: str) -> str:
             {"gen": cli.main, "pytest": _pytest}[program](arguments)
     finally:
         sys.stdin = before
-    printed = re.sub(rf"^{re.escape(str(ROOT))}.*$", "...", output.getvalue(), flags=re.MULTILINE)
+    within = "|".join(re.escape(str(Path(package.__file__ or "").parent)) for package in (gen, virtual_gpus))
+    printed = re.sub(rf"^(?:{within}).*$", "...", output.getvalue(), flags=re.MULTILINE)
     return f"{line}\n{printed}"
 
 
@@ -110,9 +113,10 @@ def _pytest(arguments: list[str]) -> None:
     """Run pytest in this process, and forget what it imported."""
     modules, path = set(sys.modules), list(sys.path)
     try:
-        pytest.main([*arguments, "-p", "no:cacheprovider", "--disable-plugin-autoload", "--assert=plain", "--color=no"])
+        options = ("-p", "no:cacheprovider", "--disable-plugin-autoload", "-p", "virtual_gpus.plugin")
+        pytest.main([*arguments, *options, "--assert=plain", "--color=no"])
     finally:
         sys.path[:] = path
         for name in set(sys.modules) - modules:
-            if not name.startswith(("torch", "gen", "_pytest")):
+            if not name.startswith(("torch", "gen", "_pytest", "virtual_gpus")):
                 del sys.modules[name]

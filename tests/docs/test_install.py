@@ -36,7 +36,7 @@ def test_make_demo_says_what_it_fetches_and_installs_what_the_demo_needs_alone()
     assert lines[0].startswith("echo ")
     assert "GB" in "".join(line for line in lines if line.startswith("echo "))
     assert [line for line in lines if " install " in line] == [
-        ".venv/bin/pip install --constraint constraints.txt --editable ."
+        ".venv/bin/pip install --constraint constraints.txt --editable . --editable virtual_gpus"
     ]
     tests = subprocess.run([*make, "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert ".[dev]" in tests

@@ -22,7 +22,7 @@ import gen.integrations.outlines
 import gen.integrations.transformers
 from gen.cli.commands import app
 from gen.server.routes import OTHERS, TEXTS
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.docs import pages
 from tests.helpers.tiny_encoders import encoder_tokenizer, tiny_encoder
 from tests.helpers.tiny_models import tiny_model

@@ -61,7 +61,7 @@ def test_the_chat_prints_what_the_readme_shows(monkeypatch: pytest.MonkeyPatch) 
 
 def test_all_names_that_the_readme_shows_are_there() -> None:
     found = re.findall(r"(?<![/\w])gen\.(?!md)([a-zA-Z_][\w.]*)", README)
-    names = {*found} - {"testing.plugin", "integrations.lm_eval"}
+    names = {*found} - {"integrations.lm_eval"}
     missing = []
     for name in names:
         try:

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 import gen
+import virtual_gpus
 
 ROOT = Path(__file__).parents[2]
 CHECK: dict[str, Any] = runpy.run_path(str(ROOT / ".ci" / "release.py"))
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
-TRACKED = {"README.md", "training/demo/learn.py", "gen/__init__.py", *CHECK["MUST_HAVE"]}
+GEN, VIRTUAL_GPUS = CHECK["GEN"], CHECK["VIRTUAL_GPUS"]
+TRACKED = {"README.md", "training/demo/learn.py", "gen/__init__.py", *GEN.must_have}
 METADATA = "Metadata-Version: 2.4\nName: gen-torch\n\nSee [this](https://example.org/docs/gguf.md).\n"
 
 
@@ -32,9 +34,9 @@ def wheel_of(folder: Path, files: Mapping[str, str]) -> Path:
     ("change", "problem"),
     [
         ({}, None),
-        ({"training/demo/learn.py": ""}, "the wheel holds training/demo/learn.py, which it should not"),
-        ({"gen/py.typed": None}, "the wheel lacks gen/py.typed"),
-        ({"gen/models/demo/model.safetensors": None}, "the wheel lacks gen/models/demo/model.safetensors"),
+        ({"training/demo/learn.py": ""}, "a.whl holds training/demo/learn.py, which it should not"),
+        ({"gen/py.typed": None}, "a.whl lacks gen/py.typed"),
+        ({"gen/models/demo/model.safetensors": None}, "a.whl lacks gen/models/demo/model.safetensors"),
         ({"a.dist-info/METADATA": METADATA + "[that](docs/a.md)"}, "a link that no index can follow: docs/a.md"),
     ],
 )
@@ -43,7 +45,7 @@ def test_the_check_finds_what_is_wrong_with_a_wheel(
 ) -> None:
     right = {name: "" for name in TRACKED if name.startswith("gen/")} | {"a.dist-info/METADATA": METADATA}
     files = {name: text for name, text in (right | change).items() if text is not None}
-    found = CHECK["wheel_problems"](wheel_of(tmp_path, files), TRACKED)
+    found = CHECK["wheel_problems"](wheel_of(tmp_path, files), GEN.package(TRACKED), GEN.must_have)
     assert bool(found) == bool(problem)
     assert any(problem in line for line in found) if problem else not found
 
@@ -53,8 +55,8 @@ def test_the_check_finds_what_an_sdist_has_too_much_and_what_it_lacks(tmp_path: 
         for name in TRACKED - {"README.md"} | {"PKG-INFO", "models/big.gguf"}:
             archive.addfile(tarfile.TarInfo(f"gen_torch-0.1.0/{name}"), io.BytesIO())
     assert CHECK["sdist_problems"](tmp_path / "a.tar.gz", TRACKED) == [
-        "the sdist lacks README.md",
-        "the sdist holds models/big.gguf, which it should not",
+        "a.tar.gz lacks README.md",
+        "a.tar.gz holds models/big.gguf, which it should not",
     ]
 
 
@@ -81,3 +83,21 @@ def test_the_addresses_of_the_project_lead_to_its_files() -> None:
     for address in PYPROJECT["project"]["urls"].values():
         path = re.sub(r"^https://github.com/[^/]+/[^/]+/?(blob/main/|tree/main/|issues$)?", "", address)
         assert (ROOT / path).exists(), address
+
+
+def test_each_of_the_two_distributions_has_its_own_files() -> None:
+    tracked = {"README.md", "gen/a.py", "virtual_gpus/README.md", "virtual_gpus/src/virtual_gpus/b.py"}
+    assert GEN.files(tracked) == {"README.md", "gen/a.py"} and GEN.package(tracked) == {"gen/a.py"}
+    assert VIRTUAL_GPUS.files(tracked) == {"README.md", "src/virtual_gpus/b.py"}
+    assert VIRTUAL_GPUS.package(tracked) == {"virtual_gpus/b.py"}
+
+
+def test_both_have_one_version_one_python_one_torch_and_one_license() -> None:
+    folder = ROOT / "virtual_gpus"
+    other = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    project = PYPROJECT["project"]
+    assert virtual_gpus.__version__ == gen.__version__
+    assert project["optional-dependencies"]["doctor"] == [f"{other['name']}=={gen.__version__}"]
+    assert other["requires-python"] == project["requires-python"]
+    assert [*other["dependencies"]] == [line for line in project["dependencies"] if line.startswith("torch>")]
+    assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()

@@ -10,7 +10,7 @@ import pytest
 
 import gen
 import gen.samplers
-import gen.testing
+import virtual_gpus
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -68,7 +68,7 @@ def test_the_reference_has_every_public_name() -> None:
         for line in page.read_text(encoding="utf-8").splitlines()
         if line.startswith("::: ")
     }
-    modules: dict[str, Any] = {"gen": gen, "gen.samplers": gen.samplers, "gen.testing": gen.testing}
+    modules: dict[str, Any] = {"gen": gen, "gen.samplers": gen.samplers, "virtual_gpus": virtual_gpus}
     public = {f"{module}.{name}" for module, found in modules.items() for name in found.__all__}
     aliases = {f"gen.samplers.{name}" for name in ("beam_search", "greedy", "multinomial")}
     assert public - named - set(modules) == aliases  # the page names these

@@ -26,18 +26,18 @@ report["generate"] = {"modules": loaded()}
 import transformers
 owners = {"torch": torch, "Tensor": torch.Tensor, "cuda": torch.cuda, "functional": torch.nn.functional}
 members = {name: dict(vars(owner)) for name, owner in owners.items()}
-had = "gen.testing" in sys.modules
-import gen.testing
+had = "virtual_gpus" in sys.modules
+import virtual_gpus; virtual_gpus.virtual_gpus
 changed = [
     f"{name}.{key}" for name, old in members.items() for key in old if vars(owners[name]).get(key) is not old[key]
 ]
-report["testing"] = {"new": not had and "gen.testing" in sys.modules, "changed": changed}
+report["testing"] = {"new": not had and "virtual_gpus" in sys.modules, "changed": changed}
 print(json.dumps(report))
 """
 
 
 @cache
 def imports() -> Any:
-    """What each import did, by its name: of gen after torch, then of two functions, then of gen.testing."""
+    """What each import did, by its name: of gen after torch, then of two functions, then of virtual_gpus."""
     run = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
     return json.loads(run.stdout)

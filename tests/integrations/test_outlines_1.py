@@ -9,7 +9,7 @@ import torch
 
 import gen
 from gen.integrations.transformers import ConstraintProcessor, SamplerProcessor
-from gen.testing import no_host_sync, virtual_gpus
+from virtual_gpus import no_host_sync, virtual_gpus
 from tests.helpers import EOS, byte_tokenizer, tiny_model
 
 outlines = pytest.importorskip("outlines", reason="Outlines is not installed: pip install 'outlines>=1.3,<1.4'")

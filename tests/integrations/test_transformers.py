@@ -7,7 +7,7 @@ import pytest
 
 import gen
 from gen.integrations.transformers import ConstraintProcessor, SamplerProcessor
-from gen.testing import no_host_sync, virtual_gpus
+from virtual_gpus import no_host_sync, virtual_gpus
 from tests.helpers import EOS, byte_tokenizer, tiny_model
 
 PROMPTS = ["Ada ", "hello there", "x"]

@@ -25,7 +25,7 @@ from gen.loop.speculation.widths import Widths
 from gen.models.base import Inputs
 from gen.models.transformers.rows import TransformersRows
 from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
 from tests.loop.calls import new_jobs, run_in_rows
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import gen
 from gen.samplers import Sampler, beam_search, greedy, multinomial
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
 
 PROMPTS = ["once upon", "a", "the cat sat on the mat", "xy", "to be or not to be", "12", "ab"]

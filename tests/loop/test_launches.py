@@ -20,8 +20,8 @@ from gen.samplers import BeamSearchSampler
 from gen.samplers.backends import choosing, torch_backend
 from gen.samplers.parameters import Parameters
 from gen.stages.device_constraints import DeviceConstraints
-from gen.testing import virtual_gpus
-from gen.testing.tensors import virtual_tensor
+from virtual_gpus import virtual_gpus
+from virtual_gpus.tensors import virtual_tensor
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.launches import launches
 

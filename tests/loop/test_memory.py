@@ -19,7 +19,7 @@ from gen.loop.run_all import run_all
 from gen.models.transformers.rows import TransformersRows
 from gen.runtime import cpu_memory
 from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial, sample_seed
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
 
 # bytes of a token in the cache of a small Llama of one layer: keys and values, heads, their width, float32

@@ -11,7 +11,7 @@ import gen
 from gen.loop.prefixes.columns import Columns
 from gen.loop.prefixes.tree import PrefixTree, tree_of
 from gen.loop.runner import Runner
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
 
 Tokens = list[int]

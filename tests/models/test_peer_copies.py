@@ -12,10 +12,10 @@ from torch import Tensor
 
 import gen
 from gen.models.peer_copies import check_peer_copies
-from gen.testing import virtual_gpus
-from gen.testing.tensors.virtual_tensor import VirtualTensor
+from virtual_gpus import virtual_gpus
+from virtual_gpus.tensors.virtual_tensor import VirtualTensor
 from tests.helpers import byte_tokenizer, tiny_model
-from tests.testing.whole_programs.test_transformers import split
+from tests.virtual_gpus.whole_programs.test_transformers import split
 
 DEVICE_MAP = {"model.embed_tokens": 0, "model.rotary_emb": 0, "model.layers.0": 0}
 DEVICE_MAP |= {"model.layers.1": 1, "model.norm": 1, "lm_head": 1}
@@ -76,7 +76,7 @@ def test_a_step_copies_the_ids_once_and_ancestors_once_a_device(
         moved = to(tensor, *args, **kwargs)
         caller = sys._getframe(1)
         module = caller.f_globals["__name__"]
-        if moved.device != tensor.device and module.startswith("gen.") and not module.startswith("gen.testing."):
+        if moved.device != tensor.device and module.startswith("gen.") and not module.startswith("virtual_gpus."):
             copies[f"{caller.f_code.co_name} {tensor.device} {moved.device}"] += 1
         return moved
 

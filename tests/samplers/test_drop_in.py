@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gen.errors import ArgumentError
 from gen.samplers import beam_search, greedy, keep_top_k_logits, keep_top_p_logits, multinomial, rescale_logits
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.samplers.float64_reference import Ranked, hard_logits
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 import gen
 import gen.scoring.scorer
 from gen.scoring.scorer import Scorer
-from gen.testing import no_host_sync, virtual_gpus
+from virtual_gpus import no_host_sync, virtual_gpus
 from tests.helpers import HYBRIDS, OTHERS, SHAPES, ScriptedModel, byte_tokenizer, tiny_model
 from tests.models.exported.programs import exported
 

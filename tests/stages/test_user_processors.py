@@ -31,7 +31,7 @@ from gen.loop.options import Options
 from gen.loop.run_all import run_all
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.stages.user_processors import UserProcessors
-from gen.testing import no_host_sync, virtual_gpus
+from virtual_gpus import no_host_sync, virtual_gpus
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 from tests.loop.calls import new_jobs, run_in_rows
 

@@ -13,7 +13,7 @@ import torch
 from torch.export import ExportedProgram
 
 import gen
-from gen.testing import DeviceMismatchError, no_host_sync, virtual_gpus
+from virtual_gpus import DeviceMismatchError, no_host_sync, virtual_gpus
 from tests.helpers import byte_tokenizer
 from tests.models.exported.programs import (
     PROMPTS,

@@ -12,7 +12,7 @@ from accelerate import dispatch_model  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 import gen
-from gen.testing import no_host_sync
+from virtual_gpus import no_host_sync
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.models.transformers.vision_helpers import (
     FAMILIES,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.testing import DeviceMismatchError, virtual_gpus
+from virtual_gpus import DeviceMismatchError, virtual_gpus
 from tests.helpers import encoder_tokenizer, tiny_encoder
 
 TEXTS = ["the cat sat on the mat .", "a dog", "the red moon"]

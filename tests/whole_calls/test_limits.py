@@ -20,7 +20,7 @@ from gen.loop.runner import Runner
 from gen.requests.settings import Settings
 from gen.samplers import beam_search, greedy, multinomial
 from gen.samplers.base import Sampled
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.constraints.vocabularies import spelled, wordy_tokenizer
 from tests.helpers import ScriptedModel, tiny_model
 

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from gen.loop.replay.asides import aside, heard
 
+__tracebackhide__ = True  # reports that name lines skip this file, which passes every operation on
 T = TypeVar("T")
 
 ALL, NONE = slice(None), slice(0)  # calls during which operations are looked at
@@ -27,7 +28,7 @@ _ADDRESSES = {"data_ptr", "const_data_ptr", "untyped_storage"}
 _ARRAY = vars(Tensor)["__cuda_array_interface__"].__get__
 # packages that may ask for addresses: Triton launches its kernels with them, which a graph captures; the others look at
 # alignments and overlaps
-_MAY_ASK = {"gen", "torch", "transformers", "triton"}
+_MAY_ASK = {"gen", "torch", "transformers", "triton", "virtual_gpus"}
 
 
 class CannotReplay(Exception):

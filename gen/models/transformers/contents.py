@@ -30,7 +30,7 @@ _FUNCTIONS = frozenset(
 _KNOWN = _FUNCTIONS | {
     *("transformers", "accelerate", "peft", "gen", "timm", "aqlm", "auto_round", "awq", "bitsandbytes"),
     *("compressed_tensors", "exllamav3", "fbgemm_gpu", "flute", "fouroversix", "fp_quant", "gptqmodel", "hqq"),
-    *("optimum", "quark", "sinq", "spqr_quant", "torchao", "vptq"),
+    *("optimum", "quark", "sinq", "spqr_quant", "torchao", "virtual_gpus", "vptq"),
 }
 _PYTHON = frozenset((*sys.stdlib_module_names, "numpy"))
 _HOLDERS = (Namespace, SimpleNamespace, UserDict, UserList)  # classes of Python's whose objects only hold others

@@ -197,8 +197,8 @@ def _refused(func: Any) -> ModelError:
 
 
 def _asker() -> str:
-    """The package whose code calls torch: outside of torch, and of blocks of gen's virtual GPUs."""
+    """The package whose code calls torch: outside of torch, and of blocks of virtual GPUs."""
     frame: Any = sys._getframe(2)
-    while (name := frame.f_globals.get("__name__", "").partition(".")[0]) in ("torch", "gen"):
+    while (name := frame.f_globals.get("__name__", "").partition(".")[0]) in ("torch", "gen", "virtual_gpus"):
         frame = frame.f_back
     return str(name)

@@ -10,7 +10,7 @@ from gen.constraints.automata.regexes import regex_table
 from gen.constraints.tables.arena import ALL, FIRST_CLASS, ITSELF, NEEDED, NOTHING, WORST, Arena
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.constraints.samples import tables
 from tests.constraints.vocabularies import spelled
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gen.constraints.tables.masks import allow, bias_table
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gen.loop.replay import recording
 from gen.loop.replay.observing import CannotReplay
 from gen.loop.replay.recording import Outline, Replay, record, record_in_parts
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 
 
 class Memory:

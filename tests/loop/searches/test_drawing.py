@@ -10,7 +10,7 @@ import gen
 from gen.devices import runs_triton
 from gen.loop.searches import drawing
 from gen.samplers.backends import choosing
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
 
 Shape = tuple[torch.dtype, tuple[int, ...], int, tuple[bool, ...]]

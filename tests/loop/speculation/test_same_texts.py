@@ -17,7 +17,7 @@ from gen.completions import Completion
 from gen.loop.speculation.widths import Widths
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import greedy, multinomial
-from gen.testing import no_host_sync, virtual_gpus
+from virtual_gpus import no_host_sync, virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
 
 PROMPTS = [

@@ -24,7 +24,7 @@ from gen.models.transformers.aligned_rows import AlignedRows
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
 from gen.samplers import GreedySampler, beam_search, greedy
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.helpers import byte_tokenizer, needs_kernels_that_agree, tiny_model
 
 

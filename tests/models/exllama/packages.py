@@ -11,7 +11,7 @@ from unittest.mock import Mock, patch
 
 from gen.models.exllama import shared
 from gen.models.exllama.shared import Turns, import_exllama, own_streams
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.models.exllama import exl2_ext, exllamav2_ext, exllamav3_ext
 
 

@@ -14,7 +14,7 @@ import gen
 from gen import cli
 from gen.doctor import diagnose, examine
 from gen.models.exllama.exllamav2_model import CACHES, Exllamav2Model
-from gen.testing import no_host_sync
+from virtual_gpus import no_host_sync
 from tests.helpers import needs_float16_products_that_agree
 from tests.models.exllama.checkpoints import LONGROPE, change, save
 from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, plain_of, tokens_of

@@ -15,7 +15,7 @@ import gen
 from gen.doctor import examine
 from gen.models.base import NoRoom
 from gen.models.exllama.exllamav3_model import Exllamav3Model
-from gen.testing import no_host_sync
+from virtual_gpus import no_host_sync
 from tests.models.exllama import exllamav3_ext
 from tests.models.exllama.checkpoints import change, save, save_exl3
 from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, plain_of, tokens_of

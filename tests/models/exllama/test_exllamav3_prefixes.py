@@ -9,7 +9,7 @@ import torch
 
 import gen
 from gen.models.exllama.exllamav3_model import PAGE, Exllamav3Model, Exllamav3Rows
-from gen.testing import no_host_sync
+from virtual_gpus import no_host_sync
 from tests.models.exllama.checkpoints import save
 from tests.models.exllama.oracle import NEAR, Plain, generated, tokens_of
 from tests.models.exllama.packages import two_gpus

@@ -11,7 +11,7 @@ import torch
 
 import gen
 from gen.models.exllama.shared import import_exllama
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.helpers.forked import Forked
 from tests.models.exllama import packages
 

@@ -21,7 +21,7 @@ from torch.utils import cpp_extension
 import gen
 from gen.models.exllama.exllamav2_model import CACHES
 from gen.models.exllama.shared import import_exllama
-from gen.testing import no_host_sync
+from virtual_gpus import no_host_sync
 from tests.models.exllama import exllamav3_ext
 from tests.models.exllama.checkpoints import save, save_exl3
 from tests.models.exllama.exl2 import random_exl2, save_exl2

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gen.models.exllama.shared import Turns, own_streams
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
 

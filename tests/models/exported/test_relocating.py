@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 
 import gen
 from gen.models.exported.relocating import relocate, run_on
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.models.exported.programs import (
     Bigrams,
     Everything,

@@ -16,7 +16,7 @@ from gen.errors import ArgumentError, ModelError
 from gen.models.gguf import reading
 from gen.models.gguf.reading import convert, read_gguf
 from gen.models.transformers.model import TransformersModel
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.helpers import BOS, EOS, OTHER_EOS
 from tests.models.gguf.files import MODELS, needs_transformers, write_gguf
 

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 import gen
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.helpers import SHAPES, byte_tokenizer, spaced_tokenizer, tiny_model
 
 PROMPTS = ["a", "to be or not to be", "x = [1, 2, 3]", "über, ja"]

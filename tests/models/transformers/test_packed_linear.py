@@ -15,7 +15,7 @@ from gen import doctor
 from gen.models.transformers import packed_linear
 from gen.models.transformers.packed_linear import PackedLinear, pack_
 from gen.models.transformers.packed_weight import PackedWeight
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.helpers.architectures import HYBRIDS, OTHERS, SHAPES
 from tests.models.transformers.test_cpu_layouts import needs

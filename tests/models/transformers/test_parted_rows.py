@@ -7,7 +7,7 @@ import torch
 
 import gen
 from gen.models.transformers.rows import TransformersRows
-from gen.testing import no_host_sync, virtual_gpus
+from virtual_gpus import no_host_sync, virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9], [2, 7, 1, 8]]

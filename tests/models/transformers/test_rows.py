@@ -32,7 +32,7 @@ from gen.models.transformers.rows import TransformersRows
 from gen.requests.request import Request
 from gen.samplers import Sampler
 from gen.stages.penalties import PenaltyStage
-from gen.testing import virtual_gpus
+from virtual_gpus import virtual_gpus
 from tests.helpers import HYBRIDS, OTHERS, SHAPES, byte_tokenizer, plain_choices, tiny_model
 from tests.models.transformers.vision_helpers import FAMILIES, PICTURES, prompts, tiny_processor, tiny_vision_model
 

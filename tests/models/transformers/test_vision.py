@@ -15,7 +15,7 @@ from transformers import AutoProcessor
 import gen
 from gen.doctor import examine
 from gen.models.transformers.vision import VisionModel
-from gen.testing import SyncReport, no_host_sync, virtual_gpus
+from virtual_gpus import SyncReport, no_host_sync, virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.models.transformers.vision_helpers import (
     FAMILIES,

@@ -14,7 +14,7 @@ from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
 from gen.samplers.backends import cpu_backend, cpu_draws, torch_backend
 from gen.samplers.backends.random import row_keys
 from gen.samplers.parameters import Parameters
-from gen.testing import no_host_sync, virtual_gpus
+from virtual_gpus import no_host_sync, virtual_gpus
 from tests.samplers.float64_reference import Ranked, Reference, hard_logits
 
 BACKENDS = [cpu_backend, torch_backend]

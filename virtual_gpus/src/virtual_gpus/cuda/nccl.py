@@ -1,0 +1,115 @@
+"""NCCL process groups that send through gloo, so that programs with a process for each GPU start and communicate.
+
+A group takes tensors on GPUs and refuses CPU tensors, unless it was made with a backend for these, too, as in
+"cpu:gloo,cuda:nccl". Gloo sees all memory as the CPU's, so the group's table has the backend for both devices.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from virtual_gpus.tensors.virtual_tensor import VirtualTensor, adopt
+
+_COLLECTIVES = (
+    "_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced",
+    "all_to_all_single", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce",
+    "allreduce_coalesced", "alltoall", "alltoall_base", "broadcast", "gather", "recv", "recv_anysource", "reduce",
+    "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced",
+    "scatter", "send",
+)  # fmt: skip
+_ONE_BUFFER = ("_allgather_base", "_reduce_scatter_base", "all_gather_single", "reduce_scatter_single")
+
+
+def substitutes() -> list[tuple[object, str, object]]:
+    """The substitutes, each as (module or class, name, value); empty if torch has no gloo."""
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        return []
+    from torch.distributed import distributed_c10d
+
+    bucket = torch.distributed.GradBucket  # type: ignore[attr-defined]
+    nccl, group = _nccl(distributed_c10d.ProcessGroupGloo), distributed_c10d.ProcessGroup
+    return [
+        (distributed_c10d, "ProcessGroupNCCL", nccl),
+        (torch.distributed, "ProcessGroupNCCL", nccl),
+        (distributed_c10d, "_NCCL_AVAILABLE", True),
+        (distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10)),
+        (torch.cuda.nccl, "version", lambda: (2, 27, 3)),
+        (group, "_register_backend", _for_both_kinds_of_memory(group._register_backend, nccl)),
+        (group, "_device_types", property(_device_types(group._device_types.__get__))),
+        *((bucket, name, _on_its_gpu(getattr(bucket, name))) for name in ("buffer", "gradients")),
+        *((group, name, _collective(name, getattr(group, name))) for name in _COLLECTIVES if hasattr(group, name)),
+    ]
+
+
+def _nccl(gloo: Any) -> Any:
+    """The class that stands for torch's ProcessGroupNCCL."""
+
+    class ProcessGroupNCCL(gloo):  # type: ignore[misc]
+        class Options:
+            def __init__(self, is_high_priority_stream: bool = False) -> None:
+                self.is_high_priority_stream = is_high_priority_stream
+                self._timeout = timedelta(minutes=10)
+
+        def __init__(self, store: Any, rank: int, size: int, options: Options) -> None:
+            super().__init__(store, rank, size, timeout=options._timeout)
+
+    return ProcessGroupNCCL
+
+
+def _for_both_kinds_of_memory(original: Callable[..., Any], nccl: type) -> Callable[..., Any]:
+    @wraps(original)
+    def register(group: Any, device: torch.device, kind: Any, backend: Any = None) -> None:
+        original(group, device, kind, backend)
+        if isinstance(backend, nccl) and torch.device("cpu") not in group._device_types:
+            original(group, torch.device("cpu"), kind, backend)
+
+    return register
+
+
+def _device_types(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def device_types(group: Any) -> list[torch.device]:
+        found: list[torch.device] = original(group)
+        return [device for device in found if device.type != "cpu" or not _for_gpus_alone(group)]
+
+    return device_types
+
+
+def _for_gpus_alone(group: Any) -> bool:
+    return "cpu" not in torch.distributed.get_backend_config(group) if group in _groups() else False
+
+
+def _groups() -> Any:
+    return torch.distributed.distributed_c10d._world.pg_backend_config
+
+
+def _collective(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def collective(group: Any, *args: Any, **kwargs: Any) -> Any:
+        if _for_gpus_alone(group) and any(_on_the_cpu(value) for value in (*args, *kwargs.values())):
+            raise RuntimeError("No backend type associated with device type cpu")
+        if name in _ONE_BUFFER:  # NCCL compares numbers of elements, gloo compares shapes
+            args = tuple(value.view(-1) if isinstance(value, VirtualTensor) else value for value in args)
+        return original(group, *args, **kwargs)
+
+    return collective
+
+
+def _on_its_gpu(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The buffers that hooks of DistributedDataParallel get, on the model's GPU: torch makes them on the CPU here."""
+
+    @wraps(original)
+    def of_bucket(bucket: Any) -> Any:
+        parameter = bucket.parameters()[0]
+        return adopt(original(bucket), parameter._gpu) if isinstance(parameter, VirtualTensor) else original(bucket)
+
+    return of_bucket
+
+
+def _on_the_cpu(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return not value.is_cuda
+    return isinstance(value, Sequence) and not isinstance(value, str) and any(map(_on_the_cpu, value))

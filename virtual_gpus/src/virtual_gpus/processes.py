@@ -1,0 +1,97 @@
+"""Child processes: they have the parent's virtual GPUs, and tensors sent to them keep their devices."""
+
+import atexit
+import multiprocessing.spawn
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import reduce_storage
+from torch.nn import Parameter
+
+from virtual_gpus.files.storages import of_the_host, set_
+from virtual_gpus.machine import active_machine
+from virtual_gpus.tensors.plain_tensors import plain
+from virtual_gpus.tensors.virtual_tensor import VirtualTensor, on_gpu
+
+_for_the_process = ExitStack()
+
+
+def open_in_child(gpus: int, memory: int) -> None:
+    """Begin a `virtual_gpus` block that lasts as long as the process."""
+    from virtual_gpus.emulator import virtual_gpus
+
+    if active_machine() is None:
+        _for_the_process.enter_context(virtual_gpus(gpus, memory=memory))
+        atexit.register(_for_the_process.close)
+
+
+class _Inherited:
+    """Sent to a spawned child: unpickling it opens the block before the child reads anything of its own."""
+
+    def __reduce__(self) -> Any:
+        active = active_machine()
+        if active is None:
+            return dict, ()
+        return open_in_child, (active.gpus, active.memory)
+
+
+def with_virtual_gpus(original: Callable[..., Any]) -> Callable[..., Any]:
+    """multiprocessing.spawn.get_preparation_data: the data that a spawned process reads first."""
+
+    @wraps(original)
+    def prepared(name: str) -> dict[str, Any]:
+        return {**original(name), "virtual_gpus": _Inherited()}
+
+    return prepared
+
+
+def _opened(read: Callable[..., Any], given: Any, dtype: torch.dtype, *shape: Any) -> Tensor:
+    """A tensor on memory that another process has sent."""
+    return set_(torch.empty(0, dtype=dtype, device="cpu"), read(*given), *shape)
+
+
+def _rebuild(tensor: Tensor, gpu: int, requires_grad: bool, is_parameter: bool) -> Any:
+    made: Any = on_gpu(tensor, gpu)
+    return Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
+
+
+def _reduce(tensor: VirtualTensor) -> Any:
+    """A tensor for another process, in shared memory, like a CUDA tensor in the memory of a GPU that both see."""
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise RuntimeError(
+            "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support "
+            "crossing process boundaries. If you just want to transfer the data, call detach() on the tensor before "
+            "serializing (e.g., putting it on the queue)."
+        )
+    shown: Any = plain(tensor.detach())
+    if shown.layout is torch.strided:
+        shown = _Sent(shown)
+    return _rebuild, (shown, tensor._gpu, tensor.requires_grad, isinstance(tensor, Parameter))
+
+
+class _Sent:
+    """An ordinary CPU tensor, pickled by its memory, which is the host's even if its storage names a GPU."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def __reduce__(self) -> Any:
+        storage = self._tensor.untyped_storage()
+        with of_the_host(storage):
+            read, given = reduce_storage(storage)  # type: ignore[no-untyped-call]
+        shape = self._tensor.storage_offset(), self._tensor.size(), self._tensor.stride()
+        return _opened, (read, given, self._tensor.dtype, *shape)
+
+
+ForkingPickler.register(VirtualTensor, _reduce)
+
+
+def substitutes() -> list[tuple[object, str, object]]:
+    """The substitutes, each as (module, name, value)."""
+    prepare = with_virtual_gpus(multiprocessing.spawn.get_preparation_data)
+    return [(multiprocessing.spawn, "get_preparation_data", prepare)]

@@ -1,0 +1,101 @@
+"""CUDA's rule: the tensors of one operation are on one device, with a few exceptions."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from virtual_gpus.call_sites import CallSite, assignment, call_site, describe
+from virtual_gpus.calls.current_call import current_call
+from virtual_gpus.errors import DeviceMismatchError
+from virtual_gpus.machine import CPU, DEVICES
+from virtual_gpus.rules.op_rule import OpRule
+from virtual_gpus.syncs.reports import report_sync
+from virtual_gpus.tensors.creation_sites import recall
+from virtual_gpus.tensors.functorch_wrappers import inside, wrapped
+
+
+def place_of(tensor: Tensor) -> int:
+    """The index of a tensor's virtual GPU, or CPU for every other tensor."""
+    place: int | None = getattr(tensor, "_gpu", None)
+    if place is not None:
+        return place
+    return place_of(inside(tensor)) if wrapped(tensor) and inside(tensor) is not tensor else CPU
+
+
+def device_of(tensor: Tensor) -> torch.device:
+    """The device that a tensor seems to be on."""
+    place = place_of(tensor)
+    return tensor.device if place == CPU else DEVICES[place]
+
+
+def check_strangers(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], home: int) -> None:
+    """Check the tensors of an operation on GPU `home` that are on no virtual GPU.
+
+    Raises:
+        DeviceMismatchError: CUDA would not take one of them.
+    """
+    scalars = 0
+    for name, label, tensor in rule.tensors(args, kwargs):
+        if place_of(tensor) != CPU or current_call.owns(tensor, home) or name in rule.host_arguments:
+            continue
+        if tensor.device.type != "cpu" or name in rule.written:
+            raise mismatch(rule, args, kwargs, label)
+        if name == rule.cpu_indices:
+            if tensor.numel():
+                report_sync(f"{rule.name}: copy of a CPU index to {DEVICES[home]}")
+        elif tensor.dim() == 0 and name in rule.cpu_scalars and (not scalars or rule.copied_scalars):
+            scalars += 1  # a TensorIterator takes one; operators that copy scalars take any number
+            if rule.copied_scalars and not _fills_without_copy(rule, args, kwargs):
+                report_sync(f"{rule.name}: copy of a CPU scalar to {DEVICES[home]}")
+        else:
+            raise mismatch(rule, args, kwargs, label)
+
+
+def check_other_gpus(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], home: int) -> None:
+    """Check the tensors of an operation on GPU `home` that are on other virtual GPUs.
+
+    Raises:
+        DeviceMismatchError: one of these tensors is not a value that the host reads.
+    """
+    for name, label, tensor in rule.tensors(args, kwargs):
+        if place_of(tensor) not in (CPU, home) and not (name in rule.read_by_host and tensor.dim() == 0):
+            raise mismatch(rule, args, kwargs, label)
+
+
+def _fills_without_copy(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """x[mask] = number passes the number to the kernel; x[rows] = number copies it to the device."""
+    named = rule.named(args, kwargs)
+    masks = [index for index in named.get("indices", ()) if index is not None]
+    return len(masks) == 1 and masks[0].dtype in (torch.bool, torch.uint8) and not named.get("accumulate", False)
+
+
+def mismatch(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], culprit: str = "") -> DeviceMismatchError:
+    """The error for an operation on tensors of different devices: their devices, where they were made, what to do."""
+    tensors = [(label, tensor) for _, label, tensor in rule.tensors(args, kwargs)]
+    home = device_of(next(tensor for _, tensor in tensors if place_of(tensor) != CPU))
+    strangers = [(label, tensor) for label, tensor in tensors if device_of(tensor) != home and tensor.dim()]
+    culprits = [(label, tensor) for label, tensor in tensors if label == culprit] or strangers
+    culprits = culprits or [(label, tensor) for label, tensor in tensors if device_of(tensor) != home]
+    other = device_of(culprits[0][1])
+    lines = "\n".join(f"  {describe_tensor(label, tensor)}" for label, tensor in tensors)
+    moves = ", ".join(f"`{label}`" for label, tensor in culprits)
+    return DeviceMismatchError(
+        f"Expected all tensors to be on the same device, but found at least two devices, {home} and {other}! "
+        f"(in aten::{rule.name} at {describe(call_site())})\n{lines}\n"
+        f"Move {moves} with .to('{home}'), or create it there with device=; if {home} is the wrong one, move the rest."
+    )
+
+
+def describe_tensor(label: str, tensor: Tensor) -> str:
+    """A line about a tensor: name, shape, dtype, device and where it was made.
+
+    Nothing sees where results on the CPU are computed: for such a tensor, the line names the variable that holds it.
+    """
+    site: CallSite | None = recall(tensor) if place_of(tensor) == CPU else tensor._made_at  # type: ignore[attr-defined]
+    made = f", made at {describe(site)}" if site is not None else ""
+    if not made and (assigned := assignment(tensor)):
+        made = f", assigned to {assigned}"
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{label}: {tuple(tensor.shape)} {dtype} on {device_of(tensor)}{made}"

@@ -1,0 +1,178 @@
+"""Which operators make the host wait on CUDA: those that must know a value before they can go on.
+
+Source: the CUDA kernels in aten/src/ATen/native, and the list in github.com/pytorch/pytorch/issues/108968.
+`multinomial` does not wait: it checks its probabilities on the device, with `_assert_async`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from virtual_gpus.tensors.plain_tensors import directly
+
+Arguments = dict[str, Any]
+
+
+def sync_test(name: str) -> Callable[[Arguments], bool] | None:
+    """A function that tells from a call's arguments, by name, whether the host waits; None if it never does.
+
+    Args:
+        name: an aten operator, such as "masked_fill.Tensor".
+    """
+    return _TESTS.get(name.removesuffix(".out"))
+
+
+def on_gpu(value: object) -> bool:
+    """Whether a value is a tensor on a virtual GPU."""
+    return getattr(value, "is_cuda", False) is True
+
+
+def _always(arguments: Arguments) -> bool:
+    return True
+
+
+def _size_unknown(arguments: Arguments) -> bool:
+    """repeat_interleave: the size of the result is the sum of the repeats, unless it is given."""
+    return arguments.get("output_size") is None
+
+
+def _classes_unknown(arguments: Arguments) -> bool:
+    return bool(arguments.get("num_classes", -1) == -1)
+
+
+def _value_on_gpu(arguments: Arguments) -> bool:
+    """masked_fill and index_fill read a value tensor with item()."""
+    return on_gpu(arguments["value"])
+
+
+def _value_on_other_gpu(arguments: Arguments) -> bool:
+    """fill_ copies a value of its own device, and reads one of another GPU with item()."""
+    value = arguments["value"]
+    return on_gpu(value) and bool(value.device != arguments["self"].device)
+
+
+def _sorts(arguments: Arguments) -> bool:
+    """isin compares directly with few elements, and with unique() for many."""
+    few = 10.0 * arguments["elements"].numel() ** 0.145
+    return not arguments.get("assume_unique", False) and bool(arguments["test_elements"].numel() >= few)
+
+
+def _masks(arguments: Arguments) -> bool:
+    """Indexing with a mask counts its ones. CPU indices are copied, which is reported elsewhere."""
+    masks = [index for index in arguments["indices"] if _is_mask(index) and on_gpu(index)]
+    return bool(masks) and not _fills(arguments, len(masks))
+
+
+def _fills(arguments: Arguments, masks: int) -> bool:
+    """x[mask] = number is a masked_fill: one mask, no other index, one value that is known on the host."""
+    values = arguments.get("values")
+    if not isinstance(values, Tensor) or on_gpu(values) or values.numel() != 1 or arguments.get("accumulate", False):
+        return False
+    return masks == 1 and sum(index is not None for index in arguments["indices"]) == 1
+
+
+def _is_mask(index: object) -> bool:
+    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def _bounds_unknown(arguments: Arguments) -> bool:
+    return bool(arguments.get("min", 0) == arguments.get("max", 0))
+
+
+def _checks_errors(arguments: Arguments) -> bool:
+    """The `_ex` functions leave errors on the device, unless they must raise."""
+    return bool(arguments.get("check_errors", False))
+
+
+def _many_values(arguments: Arguments) -> bool:
+    """mode uses one kernel for rows of up to 2048 values, but sorts and counts longer rows with thrust, which waits."""
+    values = arguments["self"]
+    return values.dim() > 0 and bool(values.shape[arguments.get("dim", -1)] > 2048)
+
+
+def _dense(arguments: Arguments) -> bool:
+    """The numbers other than zero are counted in dense tensors; sparse ones know the count."""
+    return bool(arguments["self"].layout is torch.strided)
+
+
+def _in_sparse_part(arguments: Arguments) -> bool:
+    """A part of a sparse tensor is found by a search for its indices, unless the dimension is dense."""
+    tensor = arguments["self"]
+    return bool(tensor.layout is torch.sparse_coo and arguments["dim"] % tensor.dim() < tensor.sparse_dim())
+
+
+def _both_compressed(arguments: Arguments) -> bool:
+    """cuSPARSE tells the host how many numbers the sum, or product, of two compressed tensors has."""
+    with directly():
+        layouts = [value.layout for value in arguments.values() if isinstance(value, Tensor)]
+    return sum(layout in (torch.sparse_csr, torch.sparse_csc) for layout in layouts) > 1
+
+
+_TESTS: dict[str, Callable[[Arguments], bool]] = {
+    "_local_scalar_dense": _always,
+    "nonzero": _always,
+    "masked_select": _always,
+    "_unique": _always,
+    "_unique2": _always,
+    "unique_dim": _always,
+    "unique_consecutive": _always,
+    "unique_dim_consecutive": _always,
+    "equal": _always,
+    "allclose": _always,
+    "linspace.Tensor_Tensor": _always,
+    "linspace.Tensor_Scalar": _always,
+    "linspace.Scalar_Tensor": _always,
+    "logspace.Tensor_Tensor": _always,
+    "logspace.Tensor_Scalar": _always,
+    "logspace.Scalar_Tensor": _always,
+    "bincount": _always,
+    "embedding_renorm_": _always,
+    "_linalg_check_errors": _always,
+    # these check for errors within, as _linalg_check_errors does
+    "_linalg_eigh": _always,
+    "_linalg_svd": _always,
+    "linalg_eig": _always,
+    "linalg_eigvals": _always,
+    "linalg_lstsq": _always,
+    "linalg_pinv.atol_rtol_tensor": _always,
+    "cholesky": _always,
+    "cholesky_inverse": _always,
+    "linalg_inv_ex": _checks_errors,
+    "linalg_cholesky_ex": _checks_errors,
+    "linalg_ldl_factor_ex": _checks_errors,
+    "linalg_lu_factor_ex": _checks_errors,
+    "_linalg_solve_ex": _checks_errors,
+    "linalg_matrix_exp": _always,  # sorts the matrices by their norms on the host
+    "mode": _many_values,
+    "_to_sparse": _dense,
+    "_to_sparse.sparse_dim": _dense,
+    "_to_sparse_csr": _dense,
+    "_to_sparse_csc": _dense,
+    "_to_sparse_bsr": _dense,
+    "_to_sparse_bsc": _dense,
+    "_coalesce": _always,
+    "select.int": _in_sparse_part,
+    "index_select": _in_sparse_part,
+    "narrow_copy": _in_sparse_part,
+    "_sparse_softmax": _always,  # thrust gathers its rows
+    "_sparse_log_softmax": _always,
+    "_sparse_sparse_matmul": _always,
+    **dict.fromkeys(("add.Tensor", "mm", "addmm", "_sparse_addmm"), _both_compressed),
+    "normal.Tensor_Tensor": _always,
+    "normal.float_Tensor": _always,
+    "histc": _bounds_unknown,
+    "repeat_interleave.Tensor": _size_unknown,
+    "one_hot": _classes_unknown,
+    "isin.Tensor_Tensor": _sorts,
+    "masked_fill.Tensor": _value_on_gpu,
+    "masked_fill_.Tensor": _value_on_gpu,
+    "index_fill.int_Tensor": _value_on_gpu,
+    "index_fill_.int_Tensor": _value_on_gpu,
+    "fill_.Tensor": _value_on_other_gpu,
+    "index.Tensor": _masks,
+    "index_put": _masks,
+    "index_put_": _masks,
+    "_index_put_impl_": _masks,
+}
