@@ -3,7 +3,8 @@
 An sdist holds what git tracks, and nothing else; gen's leaves virtual_gpus/ out. A wheel holds the package alone; the
 checkout and the sdist give the same one. `twine check --strict` reads all. A new environment outside of the checkout
 installs the wheels that the sdists give, with the versions that constraints.txt pins. First virtual-gpus comes, with
-torch and pytest alone: a mistake of five lines raises its error there, as a program and in a test. Then gen comes:
+torch and pytest alone, by the steps of its action: a mistake of five lines raises its error there, in a test and in a
+program. Then gen comes:
 every public name is imported, `gen generate` writes a text, and `gen doctor` runs the demo model on virtual GPUs.
 """
 
@@ -20,8 +21,12 @@ from dataclasses import dataclass
 from email import message_from_bytes
 from pathlib import Path, PurePosixPath
 from shutil import rmtree
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).resolve().parents[1]
+EXPRESSION = re.compile(r"\$\{\{ ([\w.-]+) \}\}")  # of a workflow
 LINK = re.compile(r"\]\((?!https://)([^)\s]+)\)")
 PROGRAM = """
 import sys
@@ -53,6 +58,7 @@ import pytest
 import torch
 
 def test_it_finds_the_mistake(gen_virtual_gpus):
+    assert torch.cuda.device_count() == gen_virtual_gpus == 3
     with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
         torch.zeros(4, device="cuda:1") + torch.ones(4)
 """
@@ -150,6 +156,23 @@ def _differences(what: str, found: Iterable[str], wanted: Iterable[str]) -> list
     return [f"{what} lacks {name}" for name in lacking] + [f"{what} holds {name}, which it should not" for name in more]
 
 
+def action_steps(inputs: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
+    """What virtual_gpus/action.yml runs in bash, step by step, each with its environment.
+
+    Args:
+        inputs: the inputs that a workflow gives; the others have their defaults.
+    """
+    action: Any = yaml.safe_load((ROOT / VIRTUAL_GPUS.folder / "action.yml").read_text(encoding="utf-8"))
+    values = {f"inputs.{name}": inputs.get(name, given["default"]) for name, given in action["inputs"].items()}
+
+    def filled(text: str) -> str:
+        return EXPRESSION.sub(lambda found: values[found[1]], text)
+
+    steps = action["runs"]["steps"]
+    assert all(step["shell"] == "bash" for step in steps)
+    return [(filled(step["run"]), {key: filled(text) for key, text in step["env"].items()}) for step in steps]
+
+
 def install_and_run(virtual_gpus: Path, gen: Path, folder: Path, torch_index: str | None) -> None:
     """Install the wheels into a new environment in the folder, one after the other, and use them from there.
 
@@ -160,13 +183,20 @@ def install_and_run(virtual_gpus: Path, gen: Path, folder: Path, torch_index: st
     python = folder / "environment" / "bin" / "python"
     pip = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt")]
     (folder / "test_mistake.py").write_text(TEST)
-    commands = [[sys.executable, "-m", "venv", str(folder / "environment")]]
-    if torch_index:
-        commands.append([*pip, "--index-url", torch_index, "--no-deps", "torch"])
-    commands += [
-        [*pip, str(virtual_gpus), "pytest"],
+    commands = [
+        [sys.executable, "-m", "venv", str(folder / "environment")],
+        [*pip, *(["--index-url", torch_index, "--no-deps"] if torch_index else []), "torch"],
+    ]
+    for command in commands:
+        subprocess.run(command, cwd=folder, env=environment, check=True)
+    inputs = {"package": str(virtual_gpus), "gpus": "3", "arguments": "-q test_mistake.py"}
+    for script, given in action_steps(inputs):
+        path = {"PATH": f"{python.parent}:{environment['PATH']}", "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+        subprocess.run(
+            ["bash", "-eo", "pipefail", "-c", script], cwd=folder, env=environment | path | given, check=True
+        )
+    commands = [
         [str(python), "-c", MISTAKE],
-        [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mistake.py"],
         [*pip, f"{gen}[doctor]", str(virtual_gpus)],
         [str(python), "-c", PROGRAM],
         [str(python.with_name("gen")), "--version"],

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import gen
-from virtual_gpus.commands import with_virtual_gpus
+from virtual_gpus.children import with_virtual_gpus
 
 _MEMORY = 8 * 2**30  # bytes of a virtual GPU
 

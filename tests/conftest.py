@@ -16,8 +16,8 @@ import torch
 from gen.loop import pace
 from gen.loop.batch import Batch
 from gen.models.transformers.probing import probe_model
-from virtual_gpus import virtual_gpus
 from tests.helpers.probes import remembered
+from virtual_gpus import virtual_gpus
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -12,10 +12,10 @@ from gen import cli, doctor
 from gen.devices import Placement
 from gen.doctor import diagnose, examine
 from gen.models.transformers.model import TransformersModel
-from virtual_gpus import virtual_gpus
 from tests.helpers import ScriptedModel, byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
 from tests.models.exported.programs import Everything, exported, program_of
 from tests.virtual_gpus.whole_programs.test_transformers import split
+from virtual_gpus import virtual_gpus
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("short_examinations")

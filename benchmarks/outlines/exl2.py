@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import gen.samplers
 from gen.errors import ArgumentError
 from gen.integrations import outlines as integration
-from virtual_gpus import no_host_sync
 from tests.models.exllama.checkpoints import change, save
 from tests.models.exllama.packages import two_gpus_of_exllamav2
+from virtual_gpus import no_host_sync
 
 PROMPTS = ["Once upon a time", "x", "hello there"]
 MIXED = "Expected all tensors to be on the same device"

@@ -3,7 +3,7 @@
 import warnings
 
 warnings.warn(
-    "gen.testing.plugin is empty: pytest finds the plugin of virtual-gpus by itself, so leave -p gen.testing.plugin out.",
+    "gen.testing.plugin is empty: pytest finds the plugin of virtual-gpus by itself, so leave it out of -p.",
     DeprecationWarning,
     stacklevel=2,
 )

@@ -17,10 +17,10 @@ from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import running, tests
 from benchmarks.gpu.running import Step
 from benchmarks.gpu.tests import gpu_tests
-from virtual_gpus import virtual_gpus
-from virtual_gpus.commands import with_virtual_gpus
 from tests.conftest import LEFT_OUT
 from tests.helpers.forked import Forked
+from virtual_gpus import virtual_gpus
+from virtual_gpus.children import with_virtual_gpus
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(command.__file__).parent
@@ -31,7 +31,12 @@ def test_without_a_gpu_it_says_so_and_exits_with_0(tmp_path: Path) -> None:
     command = ["make", "--no-print-directory", "-n", "gpu", f"PYTHON={sys.executable}", f"OUT={tmp_path / 'out'}"]
     line = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     path, python, option, module, *arguments = shlex.split(line)
-    assert (path, python, option, ROOT / module.replace(".", "/")) == ("PYTHONPATH=.:virtual_gpus/src", sys.executable, "-m", PROGRAM)
+    assert (path, python, option, ROOT / module.replace(".", "/")) == (
+        "PYTHONPATH=.:virtual_gpus/src",
+        sys.executable,
+        "-m",
+        PROGRAM,
+    )
 
     def program() -> None:
         os.chdir(ROOT)

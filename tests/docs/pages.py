@@ -15,9 +15,9 @@ from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
-import virtual_gpus
 
 import gen
+import virtual_gpus
 from gen import cli
 
 ROOT = Path(__file__).parents[2]

@@ -22,12 +22,12 @@ import gen.integrations.outlines
 import gen.integrations.transformers
 from gen.cli.commands import app
 from gen.server.routes import OTHERS, TEXTS
-from virtual_gpus import virtual_gpus
 from tests.docs import pages
 from tests.helpers.tiny_encoders import encoder_tokenizer, tiny_encoder
 from tests.helpers.tiny_models import tiny_model
 from tests.helpers.tokenizers import byte_tokenizer
 from tests.models.transformers.vision_helpers import picture, tiny_processor, tiny_vision_model
+from virtual_gpus import virtual_gpus
 
 # Pages whose programs no test can run. Tests below check that these programs parse, and that all names in them exist.
 NEEDS = {

@@ -101,3 +101,10 @@ def test_both_have_one_version_one_python_one_torch_and_one_license() -> None:
     assert other["requires-python"] == project["requires-python"]
     assert [*other["dependencies"]] == [line for line in project["dependencies"] if line.startswith("torch>")]
     assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_steps_of_the_action_are_filled_with_a_workflows_inputs() -> None:
+    install, run = CHECK["action_steps"]({"package": "a.whl", "arguments": "-q 'a b'"})
+    assert "pip install pytest" in install[0]
+    assert install[1] == {"PACKAGE": "a.whl", "TORCH_INDEX": "https://download.pytorch.org/whl/cpu"}
+    assert run == ("""python -m pytest --virtual-gpus "$GPUS" -q 'a b'""", {"GPUS": "2"})

@@ -24,7 +24,13 @@ def two(name: str) -> str:
 
 
 def tree(root: Path) -> Path:
-    for name in ("gen/a.py", "gen/loop/deep/b.py", "virtual_gpus/src/virtual_gpus/c.py", "tests/test_a.py", "benchmarks/d.py"):
+    for name in (
+        "gen/a.py",
+        "gen/loop/deep/b.py",
+        "virtual_gpus/src/virtual_gpus/c.py",
+        "tests/test_a.py",
+        "benchmarks/d.py",
+    ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(MODULE)
     (root / "tests" / "no_code.txt").write_text("x\n" * 9)

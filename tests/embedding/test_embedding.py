@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, T5Config, T5EncoderModel, T5Model
 
 import gen
-from virtual_gpus import virtual_gpus
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
+from virtual_gpus import virtual_gpus
 
 TEXTS = ["the cat sat on the mat .", "a dog", "", "the red moon", "a dog ran on the red mat . the cat sat", "a cat"]
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gen.models.transformers.model import TransformersModel
 from gen.runtime.isolation import settings_of_the_process
-from virtual_gpus.tensors.plain_tensors import plain
+from virtual_gpus.plain_tensors import plain
 
 _TABLES = vars(nn.Module()).keys() - {"training"}  # of weights, parts and hooks
 _COMPUTING = ("gen.attention", "gen.devices", "gen.models", "torch", "transformers")  # what a probe may show

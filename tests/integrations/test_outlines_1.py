@@ -9,8 +9,8 @@ import torch
 
 import gen
 from gen.integrations.transformers import ConstraintProcessor, SamplerProcessor
-from virtual_gpus import no_host_sync, virtual_gpus
 from tests.helpers import EOS, byte_tokenizer, tiny_model
+from virtual_gpus import no_host_sync, virtual_gpus
 
 outlines = pytest.importorskip("outlines", reason="Outlines is not installed: pip install 'outlines>=1.3,<1.4'")
 if not version("outlines").startswith("1."):

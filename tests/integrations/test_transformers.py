@@ -7,8 +7,8 @@ import pytest
 
 import gen
 from gen.integrations.transformers import ConstraintProcessor, SamplerProcessor
-from virtual_gpus import no_host_sync, virtual_gpus
 from tests.helpers import EOS, byte_tokenizer, tiny_model
+from virtual_gpus import no_host_sync, virtual_gpus
 
 PROMPTS = ["Ada ", "hello there", "x"]
 SAMPLERS: dict[str, Any] = {

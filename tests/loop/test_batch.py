@@ -25,9 +25,9 @@ from gen.loop.speculation.widths import Widths
 from gen.models.base import Inputs
 from gen.models.transformers.rows import TransformersRows
 from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial
-from virtual_gpus import virtual_gpus
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
 from tests.loop.calls import new_jobs, run_in_rows
+from virtual_gpus import virtual_gpus
 
 Event = tuple[str, Any]
 

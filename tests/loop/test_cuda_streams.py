@@ -15,11 +15,10 @@ from gen.loop.cuda_streams import Streams
 from gen.loop.results.ring import Ring
 from gen.runtime import lent_streams
 from gen.runtime.lent_streams import lend
-from virtual_gpus import virtual_gpus
-from virtual_gpus.calls import dispatch
-from virtual_gpus.tensors import virtual_tensor
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
 from tests.virtual_gpus.whole_programs.test_transformers import split
+from virtual_gpus import virtual_gpus, virtual_tensor
+from virtual_gpus.calls import dispatch
 
 Launch = tuple[int, int, Any]  # the GPU, the current device, and that GPU's current stream
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 import gen
 from gen.samplers import Sampler, beam_search, greedy, multinomial
-from virtual_gpus import virtual_gpus
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
+from virtual_gpus import virtual_gpus
 
 PROMPTS = ["once upon", "a", "the cat sat on the mat", "xy", "to be or not to be", "12", "ab"]
 LIMITS = [7, 12, 6, 9, 8, 3, 11]

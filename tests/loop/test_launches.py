@@ -20,10 +20,9 @@ from gen.samplers import BeamSearchSampler
 from gen.samplers.backends import choosing, torch_backend
 from gen.samplers.parameters import Parameters
 from gen.stages.device_constraints import DeviceConstraints
-from virtual_gpus import virtual_gpus
-from virtual_gpus.tensors import virtual_tensor
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.launches import launches
+from virtual_gpus import virtual_gpus, virtual_tensor
 
 
 class Counter:

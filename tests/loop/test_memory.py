@@ -19,8 +19,8 @@ from gen.loop.run_all import run_all
 from gen.models.transformers.rows import TransformersRows
 from gen.runtime import cpu_memory
 from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial, sample_seed
-from virtual_gpus import virtual_gpus
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
+from virtual_gpus import virtual_gpus
 
 # bytes of a token in the cache of a small Llama of one layer: keys and values, heads, their width, float32
 COLUMN = 2 * 2 * 8 * 4

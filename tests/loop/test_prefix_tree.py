@@ -11,8 +11,8 @@ import gen
 from gen.loop.prefixes.columns import Columns
 from gen.loop.prefixes.tree import PrefixTree, tree_of
 from gen.loop.runner import Runner
-from virtual_gpus import virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
+from virtual_gpus import virtual_gpus
 
 Tokens = list[int]
 SAMPLED: Any = {"seed": 1, "max_new_tokens": 8, "eos_token_id": []}

@@ -12,10 +12,10 @@ from torch import Tensor
 
 import gen
 from gen.models.peer_copies import check_peer_copies
-from virtual_gpus import virtual_gpus
-from virtual_gpus.tensors.virtual_tensor import VirtualTensor
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.virtual_gpus.whole_programs.test_transformers import split
+from virtual_gpus import virtual_gpus
+from virtual_gpus.virtual_tensor import VirtualTensor
 
 DEVICE_MAP = {"model.embed_tokens": 0, "model.rotary_emb": 0, "model.layers.0": 0}
 DEVICE_MAP |= {"model.layers.1": 1, "model.norm": 1, "lm_head": 1}

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gen.errors import ArgumentError
 from gen.samplers import beam_search, greedy, keep_top_k_logits, keep_top_p_logits, multinomial, rescale_logits
-from virtual_gpus import virtual_gpus
 from tests.samplers.float64_reference import Ranked, hard_logits
+from virtual_gpus import virtual_gpus
 
 
 def run(processors: list[Any], logits: Tensor) -> Tensor:

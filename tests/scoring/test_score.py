@@ -13,9 +13,9 @@ from torch import Tensor
 import gen
 import gen.scoring.scorer
 from gen.scoring.scorer import Scorer
-from virtual_gpus import no_host_sync, virtual_gpus
 from tests.helpers import HYBRIDS, OTHERS, SHAPES, ScriptedModel, byte_tokenizer, tiny_model
 from tests.models.exported.programs import exported
+from virtual_gpus import no_host_sync, virtual_gpus
 
 KNOWN = 259  # ids of the byte tokenizer; the models' logits are wider
 SAMPLE = ["llama", "gemma3", "bloom", "gpt_neo", "deepseek_v3", "mixtral", *["qwen3_next", "jamba", "lfm2"]]

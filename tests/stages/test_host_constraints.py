@@ -13,9 +13,9 @@ from gen.errors import SamplingError
 from gen.loop.options import Options
 from gen.loop.run_all import run_all
 from gen.samplers import Sampler, beam_search, greedy, multinomial
-from virtual_gpus import no_host_sync, virtual_gpus
 from tests.helpers import EOS, byte_tokenizer, tiny_model
 from tests.loop.calls import new_jobs, run_in_rows
+from virtual_gpus import no_host_sync, virtual_gpus
 
 PROMPTS = ["a rose is a rose", "x", "to be or not to be", "ab", "once upon a time, in a land far away"]
 LANGUAGES = ["[a-c]{2,6}", "(ab|ba){0,9}c", "x", "[0-9]{1,20};", "é{1,3}|ü"]  # shorter than the limits below

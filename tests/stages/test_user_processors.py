@@ -31,9 +31,9 @@ from gen.loop.options import Options
 from gen.loop.run_all import run_all
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.stages.user_processors import UserProcessors
-from virtual_gpus import no_host_sync, virtual_gpus
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 from tests.loop.calls import new_jobs, run_in_rows
+from virtual_gpus import no_host_sync, virtual_gpus
 
 PROMPTS = ["a rose is a rose", "x", "to be or not to be", "ab", "once upon a time, in a land far away"]
 

@@ -13,7 +13,6 @@ import torch
 from torch.export import ExportedProgram
 
 import gen
-from virtual_gpus import DeviceMismatchError, no_host_sync, virtual_gpus
 from tests.helpers import byte_tokenizer
 from tests.models.exported.programs import (
     PROMPTS,
@@ -25,6 +24,7 @@ from tests.models.exported.programs import (
     of_everything,
     written_on,
 )
+from virtual_gpus import DeviceMismatchError, no_host_sync, virtual_gpus
 
 TARGET = "cuda:1"
 

@@ -12,7 +12,6 @@ from accelerate import dispatch_model  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 import gen
-from virtual_gpus import no_host_sync
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.models.transformers.vision_helpers import (
     FAMILIES,
@@ -23,6 +22,7 @@ from tests.models.transformers.vision_helpers import (
     tiny_vision_model,
     transformers_tokens,
 )
+from virtual_gpus import no_host_sync
 
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
 GREEDY = gen.samplers.greedy()

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 import gen
-from virtual_gpus import DeviceMismatchError, virtual_gpus
 from tests.helpers import encoder_tokenizer, tiny_encoder
+from virtual_gpus import DeviceMismatchError, virtual_gpus
 
 TEXTS = ["the cat sat on the mat .", "a dog", "the red moon"]
 

@@ -7,8 +7,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import virtual_gpus
 
+import virtual_gpus
 from tests.helpers.forked import Forked
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def test_programs_that_the_tests_start_have_the_gpus_if_asked_for(
 
 
 def test_pytest_finds_the_plugin_by_itself_under_its_own_name() -> None:
-    """So that `-p virtual_gpus.plugin` beside the entry point names a plugin that is there already, not a second one."""
+    """So that `-p virtual_gpus.plugin` beside the entry point names a plugin that is there, and not a second one."""
     project = tomllib.loads((ROOT / "virtual_gpus" / "pyproject.toml").read_text())["project"]
     [(name, value)] = project["entry-points"]["pytest11"].items()
     assert name == value and import_module(value).gen_virtual_gpus

@@ -27,7 +27,9 @@ def test_a_program_and_what_it_starts_have_the_gpus_and_its_mistake_is_found(
     (tmp_path / "beside.py").write_text("NAME = 'beside'")
     monkeypatch.chdir(tmp_path if as_module else "/")
     program = ["-m", "program"] if as_module else [str(tmp_path / "program.py")]
-    monkeypatch.setattr(sys, "argv", ["virtual_gpus", "run", "--gpus", "3", "--memory", "1GiB", *program, "--gpus", "x"])
+    monkeypatch.setattr(
+        sys, "argv", ["virtual_gpus", "run", "--gpus", "3", "--memory", "1GiB", *program, "--gpus", "x"]
+    )
     code, out, err = Forked(main).end()
     assert out == f"__main__ beside ['--gpus', 'x'] 3 {2**30}\n3\n"
     assert code == 1 and "DeviceMismatchError: Expected all tensors to be on the same device" in err

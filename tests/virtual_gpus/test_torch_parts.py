@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from virtual_gpus import torch_parts, virtual_gpus
 from tests.helpers.forked import Forked
+from virtual_gpus import DeviceError, torch_parts, virtual_gpus
 
 ROOT = Path(__file__).parents[2]
 SENTENCE = r"virtual GPUs rest on private parts of torch and were tried up to torch 2\.13; this torch, .*, lacks {}\. "
@@ -62,7 +62,7 @@ def test_a_missing_part_is_an_error_that_names_it(part: str, monkeypatch: pytest
         assert torch.zeros(1, device="cuda").is_cuda
     dotted = part.replace(":", ".")
     monkeypatch.delattr(dotted)
-    with pytest.raises(gen.DeviceError, match=SENTENCE.format(re.escape(dotted))), virtual_gpus(1):
+    with pytest.raises(DeviceError, match=SENTENCE.format(re.escape(dotted))), virtual_gpus(1):
         pass
     monkeypatch.undo()
     with virtual_gpus(1):
@@ -73,19 +73,19 @@ def without(part: str) -> None:
     """Import virtual_gpus anew after a part of torch is gone, and print what it says of virtual GPUs."""
     owner, name = part.rsplit(".", 1)
     delattr(pkgutil.resolve_name(owner), name)
-    for module in [name for name in sys.modules if name.split(".")[0] == "gen"]:
+    for module in [name for name in sys.modules if name.split(".")[0] == "virtual_gpus"]:
         del sys.modules[module]
     testing: Any = importlib.import_module("virtual_gpus")
     assert testing.no_host_sync and testing.allowed  # on real CUDA they rest on nothing private
     try:
         with testing.virtual_gpus():
             pass
-    except importlib.import_module("gen").GenError as error:
+    except testing.VirtualGpuError as error:
         print(type(error).__name__, error)
 
 
 @pytest.mark.parametrize("part", ["torch._C._DisableTorchDispatch", "torch.utils._device._device_constructors"])
-def test_gen_testing_is_imported_by_a_torch_that_lacks_a_part(part: str) -> None:
+def test_the_package_is_imported_by_a_torch_that_lacks_a_part(part: str) -> None:
     code, out, err = Forked(partial(without, part)).end()
     assert code == 0, err
     assert re.match("DeviceError " + SENTENCE.format(re.escape(part)), out)

@@ -7,9 +7,9 @@ import pytest
 import gen
 from benchmarks.constraints.compositions import check_generating, compositions
 from gen.samplers import beam_search, multinomial
-from virtual_gpus import virtual_gpus
 from tests.constraints.vocabularies import spelled, wordy_tokenizer
 from tests.helpers import tiny_model
+from virtual_gpus import virtual_gpus
 
 
 def new_model(device: str = "cpu") -> Any:

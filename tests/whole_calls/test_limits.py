@@ -20,9 +20,9 @@ from gen.loop.runner import Runner
 from gen.requests.settings import Settings
 from gen.samplers import beam_search, greedy, multinomial
 from gen.samplers.base import Sampled
-from virtual_gpus import virtual_gpus
 from tests.constraints.vocabularies import spelled, wordy_tokenizer
 from tests.helpers import ScriptedModel, tiny_model
+from virtual_gpus import virtual_gpus
 
 EOS = len(spelled()) - 4
 NUMBERS = gen.regex("[0-9]+(x[0-9]{4})?")

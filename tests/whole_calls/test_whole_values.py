@@ -18,7 +18,6 @@ from gen.loop.options import Options
 from gen.loop.run_all import run_all
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.samplers.base import Sampled
-from virtual_gpus import no_host_sync, virtual_gpus
 from tests.constraints.samples import PATTERNS, SCHEMAS
 from tests.constraints.vocabularies import spelled, wordy_tokenizer
 from tests.helpers import EOS as OF_BYTES
@@ -26,6 +25,7 @@ from tests.helpers import ScriptedModel, byte_tokenizer, spaced_tokenizer, tiny_
 from tests.loop.calls import new_jobs, run_in_rows
 from tests.models.exported.programs import exported
 from tests.virtual_gpus.whole_programs.test_transformers import split
+from virtual_gpus import no_host_sync, virtual_gpus
 
 TOKENS = spelled()
 EOS, PAD = len(TOKENS) - 4, len(TOKENS) - 3

@@ -10,9 +10,9 @@ from gen.constraints.automata.regexes import regex_table
 from gen.constraints.tables.arena import ALL, FIRST_CLASS, ITSELF, NEEDED, NOTHING, WORST, Arena
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary
-from virtual_gpus import virtual_gpus
 from tests.constraints.samples import tables
 from tests.constraints.vocabularies import spelled
+from virtual_gpus import virtual_gpus
 
 CPU = torch.device("cpu")
 WORDY = Vocabulary(spelled())

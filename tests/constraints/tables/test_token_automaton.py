@@ -16,9 +16,9 @@ from gen.constraints.tables import device_rows, host_rows
 from gen.constraints.tables.device_rows import Placed
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
-from virtual_gpus import no_host_sync, virtual_gpus
 from tests.constraints.samples import tables
 from tests.constraints.vocabularies import spelled, walk, walk_all
+from virtual_gpus import no_host_sync, virtual_gpus
 
 CPU, GPU1 = torch.device("cpu"), torch.device("cuda:1")
 WORDY = Vocabulary(spelled())

@@ -23,9 +23,9 @@ from gen.loop.row_set import RowSet
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import MultinomialSampler, Sampler
 from gen.samplers.base import Sampled
+from tests.helpers import byte_tokenizer, tiny_model
 from virtual_gpus import no_host_sync, virtual_gpus
 from virtual_gpus.machine import active_machine
-from tests.helpers import byte_tokenizer, tiny_model
 
 pytestmark = pytest.mark.usefixtures("soon_worth_it")
 

@@ -10,8 +10,8 @@ import gen
 from gen.devices import runs_triton
 from gen.loop.searches import drawing
 from gen.samplers.backends import choosing
-from virtual_gpus import virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
+from virtual_gpus import virtual_gpus
 
 Shape = tuple[torch.dtype, tuple[int, ...], int, tuple[bool, ...]]
 

@@ -17,8 +17,8 @@ from gen.completions import Completion
 from gen.loop.speculation.widths import Widths
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import greedy, multinomial
-from virtual_gpus import no_host_sync, virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
+from virtual_gpus import no_host_sync, virtual_gpus
 
 PROMPTS = [
     "The quick brown fox. The quick brown fox. The quick",

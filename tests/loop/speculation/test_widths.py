@@ -24,8 +24,8 @@ from gen.models.transformers.aligned_rows import AlignedRows
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
 from gen.samplers import GreedySampler, beam_search, greedy
-from virtual_gpus import virtual_gpus
 from tests.helpers import byte_tokenizer, needs_kernels_that_agree, tiny_model
+from virtual_gpus import virtual_gpus
 
 
 class Own(GreedySampler):

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from virtual_gpus.tensors.plain_tensors import as_plain
-from virtual_gpus.tensors.virtual_tensor import VirtualTensor, on_gpu
+from virtual_gpus.plain_tensors import as_plain
+from virtual_gpus.virtual_tensor import VirtualTensor, on_gpu
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 BLOCK = 512  # values of a cache that are quantised together

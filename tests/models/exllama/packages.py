@@ -11,8 +11,8 @@ from unittest.mock import Mock, patch
 
 from gen.models.exllama import shared
 from gen.models.exllama.shared import Turns, import_exllama, own_streams
-from virtual_gpus import virtual_gpus
 from tests.models.exllama import exl2_ext, exllamav2_ext, exllamav3_ext
+from virtual_gpus import virtual_gpus
 
 
 @cache

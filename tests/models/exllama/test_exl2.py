@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 
 import gen
 from gen.doctor import examine
-from virtual_gpus import no_host_sync
 from tests.models.exllama.checkpoints import save
 from tests.models.exllama.exl2 import BITS, random_exl2, save_exl2
 from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, plain_of, tokens_of
 from tests.models.exllama.packages import exllamav2, two_gpus_of_exllamav2
+from virtual_gpus import no_host_sync
 
 PROMPTS = ["Ada", "hello there, world", "x"]
 GPU1 = torch.device("cuda:1")

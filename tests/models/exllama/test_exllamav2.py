@@ -14,11 +14,11 @@ import gen
 from gen import cli
 from gen.doctor import diagnose, examine
 from gen.models.exllama.exllamav2_model import CACHES, Exllamav2Model
-from virtual_gpus import no_host_sync
 from tests.helpers import needs_float16_products_that_agree
 from tests.models.exllama.checkpoints import LONGROPE, change, save
 from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, plain_of, tokens_of
 from tests.models.exllama.packages import two_gpus
+from virtual_gpus import no_host_sync
 
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
 PROMPTS = ["Ada", "hello there, world", "x", "The quick brown fox jumps over the lazy dog"]

@@ -15,11 +15,11 @@ import gen
 from gen.doctor import examine
 from gen.models.base import NoRoom
 from gen.models.exllama.exllamav3_model import Exllamav3Model
-from virtual_gpus import no_host_sync
 from tests.models.exllama import exllamav3_ext
 from tests.models.exllama.checkpoints import change, save, save_exl3
 from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, plain_of, tokens_of
 from tests.models.exllama.packages import two_gpus
+from virtual_gpus import no_host_sync
 
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
 PROMPTS = ["Ada", "hello there, world", "x", "The quick brown fox jumps over the lazy dog"]

@@ -9,10 +9,10 @@ import torch
 
 import gen
 from gen.models.exllama.exllamav3_model import PAGE, Exllamav3Model, Exllamav3Rows
-from virtual_gpus import no_host_sync
 from tests.models.exllama.checkpoints import save
 from tests.models.exllama.oracle import NEAR, Plain, generated, tokens_of
 from tests.models.exllama.packages import two_gpus
+from virtual_gpus import no_host_sync
 
 GREEDY, BEAMS = gen.samplers.greedy(), gen.samplers.beam_search(3)
 LONG = [(number * 37) % 250 for number in range(700)]

@@ -11,9 +11,9 @@ import torch
 
 import gen
 from gen.models.exllama.shared import import_exllama
-from virtual_gpus import virtual_gpus
 from tests.helpers.forked import Forked
 from tests.models.exllama import packages
+from virtual_gpus import virtual_gpus
 
 
 def imports() -> None:

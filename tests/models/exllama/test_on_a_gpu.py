@@ -21,13 +21,13 @@ from torch.utils import cpp_extension
 import gen
 from gen.models.exllama.exllamav2_model import CACHES
 from gen.models.exllama.shared import import_exllama
-from virtual_gpus import no_host_sync
 from tests.models.exllama import exllamav3_ext
 from tests.models.exllama.checkpoints import save, save_exl3
 from tests.models.exllama.exl2 import random_exl2, save_exl2
 from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, plain_of, tokens_of
 from tests.models.exllama.packages import exllamav2_stub, two_gpus
 from tests.models.exllama.stub_cases import CASES, NONE, Case
+from virtual_gpus import no_host_sync
 
 PROMPTS = ["Ada", "hello there, world"]
 LOADERS: dict[str, Callable[..., Any]] = {"exllamav2": gen.from_exllamav2, "exllamav3": gen.from_exllamav3}

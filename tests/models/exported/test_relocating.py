@@ -12,7 +12,6 @@ from torch.export import ExportedProgram
 
 import gen
 from gen.models.exported.relocating import relocate, run_on
-from virtual_gpus import virtual_gpus
 from tests.models.exported.programs import (
     Bigrams,
     Everything,
@@ -23,6 +22,7 @@ from tests.models.exported.programs import (
     program_of,
     written_on,
 )
+from virtual_gpus import virtual_gpus
 
 cpu = torch.device("cpu")
 PROMPT = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])

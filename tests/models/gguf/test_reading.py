@@ -16,9 +16,9 @@ from gen.errors import ArgumentError, ModelError
 from gen.models.gguf import reading
 from gen.models.gguf.reading import convert, read_gguf
 from gen.models.transformers.model import TransformersModel
-from virtual_gpus import virtual_gpus
 from tests.helpers import BOS, EOS, OTHER_EOS
 from tests.models.gguf.files import MODELS, needs_transformers, write_gguf
+from virtual_gpus import virtual_gpus
 
 pytestmark = needs_transformers
 PROMPTS = ["the thing", "über 12", "a"]

@@ -16,8 +16,8 @@ from transformers import (
 )
 
 import gen
-from virtual_gpus import virtual_gpus
 from tests.helpers import SHAPES, byte_tokenizer, spaced_tokenizer, tiny_model
+from virtual_gpus import virtual_gpus
 
 PROMPTS = ["a", "to be or not to be", "x = [1, 2, 3]", "über, ja"]
 cpu = torch.device("cpu")

@@ -15,10 +15,10 @@ from gen import doctor
 from gen.models.transformers import packed_linear
 from gen.models.transformers.packed_linear import PackedLinear, pack_
 from gen.models.transformers.packed_weight import PackedWeight
-from virtual_gpus import virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.helpers.architectures import HYBRIDS, OTHERS, SHAPES
 from tests.models.transformers.test_cpu_layouts import needs
+from virtual_gpus import virtual_gpus
 
 PROMPTS = ["Once upon a time", "x", "to be or not to be, that is the question"]
 SIZES: dict[str, Any] = {"hidden_size": 576, "intermediate_size": 520, "num_hidden_layers": 2}

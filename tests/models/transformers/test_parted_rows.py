@@ -7,8 +7,8 @@ import torch
 
 import gen
 from gen.models.transformers.rows import TransformersRows
-from virtual_gpus import no_host_sync, virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
+from virtual_gpus import no_host_sync, virtual_gpus
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9], [2, 7, 1, 8]]
 LONG = [1 + number % 97 for number in range(150)]

@@ -32,9 +32,9 @@ from gen.models.transformers.rows import TransformersRows
 from gen.requests.request import Request
 from gen.samplers import Sampler
 from gen.stages.penalties import PenaltyStage
-from virtual_gpus import virtual_gpus
 from tests.helpers import HYBRIDS, OTHERS, SHAPES, byte_tokenizer, plain_choices, tiny_model
 from tests.models.transformers.vision_helpers import FAMILIES, PICTURES, prompts, tiny_processor, tiny_vision_model
+from virtual_gpus import virtual_gpus
 
 EAGER_ALONE = ("bloom", "gpt_neo", "gemma2_window", "gpt_oss_window", "mpt_alibi")  # in transformers
 ALIGNED = ("gpt_neo",)  # its rows are filled all at once, and its cache grows by one column a step

@@ -15,7 +15,6 @@ from transformers import AutoProcessor
 import gen
 from gen.doctor import examine
 from gen.models.transformers.vision import VisionModel
-from virtual_gpus import SyncReport, no_host_sync, virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.models.transformers.vision_helpers import (
     FAMILIES,
@@ -28,6 +27,7 @@ from tests.models.transformers.vision_helpers import (
     tiny_vision_model,
     transformers_tokens,
 )
+from virtual_gpus import SyncReport, no_host_sync, virtual_gpus
 
 GREEDY = gen.samplers.greedy()
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")

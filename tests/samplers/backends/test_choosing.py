@@ -14,8 +14,8 @@ from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
 from gen.samplers.backends import cpu_backend, cpu_draws, torch_backend
 from gen.samplers.backends.random import row_keys
 from gen.samplers.parameters import Parameters
-from virtual_gpus import no_host_sync, virtual_gpus
 from tests.samplers.float64_reference import Ranked, Reference, hard_logits
+from virtual_gpus import no_host_sync, virtual_gpus
 
 BACKENDS = [cpu_backend, torch_backend]
 USUAL: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.05}

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gen.errors import DeviceError
-from virtual_gpus import DeviceMismatchError, no_host_sync, virtual_gpus
+from virtual_gpus import DeviceError, DeviceMismatchError, no_host_sync, virtual_gpus
 
 GPU0, GPU1, HOST = torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cpu")
 

@@ -12,8 +12,7 @@ import torch.cuda.comm
 from torch import nn
 
 import gen
-from gen.errors import ArgumentError, GenError
-from virtual_gpus import no_host_sync, virtual_gpus
+from virtual_gpus import ArgumentError, no_host_sync, virtual_gpus
 
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
 
@@ -69,7 +68,7 @@ def test_a_model_is_loaded_on_a_gpu_smaller_than_what_transformers_leaves_free()
         model = gen.load("demo", device="cuda:0")
         assert 5e6 < torch.cuda.memory_allocated() < 60e6
         assert gen.generate(model, "Once", max_new_tokens=2, seed=0)
-    with virtual_gpus(1, memory="3MiB"), pytest.raises(GenError, match="memory"):
+    with virtual_gpus(1, memory="3MiB"), pytest.raises(gen.ModelError, match="memory"):
         gen.load("demo", device="cuda:0")
 
 

@@ -10,8 +10,7 @@ import torch
 import torch.serialization
 from torch import Tensor, nn
 
-from gen.errors import DeviceError
-from virtual_gpus import no_host_sync, virtual_gpus
+from virtual_gpus import DeviceError, no_host_sync, virtual_gpus
 
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from virtual_gpus import virtual_gpus
-from virtual_gpus.rules.missing_on_cuda import LACKING
+from virtual_gpus.rules.missing_kernels import LACKING
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 REFUSED: dict[str, Any] = {

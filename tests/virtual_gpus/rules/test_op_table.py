@@ -7,12 +7,12 @@ import torch
 import yaml  # type: ignore[import-untyped]
 from torch import Tensor
 
-from virtual_gpus import DeviceMismatchError, no_host_sync, virtual_gpus
-from virtual_gpus.rules.native_functions import without_device_check
 from tests.virtual_gpus.rules.op_table import CASES
 from tests.virtual_gpus.rules.op_table.cases import HOST, REFUSED, Case
 from tests.virtual_gpus.rules.op_table.elementwise import COUNTED, IN_PLACE, ITERATED, STRICT
 from tests.virtual_gpus.rules.op_table.waiting import WAITING
+from virtual_gpus import DeviceMismatchError, no_host_sync, virtual_gpus
+from virtual_gpus.rules.op_rule import without_device_check
 
 
 def _expect_on_cpu(case: Case) -> Any:

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gen.errors import DeviceError
-from virtual_gpus import no_host_sync, virtual_gpus
+from virtual_gpus import DeviceError, no_host_sync, virtual_gpus
 
 
 def captured(step: Callable[[], object], pool: Any = None) -> torch.cuda.CUDAGraph:

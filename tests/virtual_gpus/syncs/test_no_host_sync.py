@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gen.errors import DeviceError
-from virtual_gpus import HostSyncError, allowed, no_host_sync, virtual_gpus
+from virtual_gpus import DeviceError, HostSyncError, allowed, no_host_sync, virtual_gpus
 
 
 def test_a_sync_raises_before_it_happens_and_tells_the_line() -> None:

@@ -9,8 +9,7 @@ from torch._subclasses import FakeTensorMode
 from torch.nn.attention import flex_attention as flex
 from torch.utils._pytree import tree_map_only
 
-import gen
-from virtual_gpus import no_host_sync, virtual_gpus
+from virtual_gpus import DeviceError, no_host_sync, virtual_gpus
 
 
 class Doubled(Tensor):
@@ -45,7 +44,7 @@ def test_a_fake_tensor_beside_a_virtual_one_is_refused(allow: bool, inside: bool
             lambda: torch.cat([numbers, index]),
         )
         for mix in mixes:
-            with pytest.raises((gen.DeviceError, AssertionError, TypeError)):
+            with pytest.raises((DeviceError, AssertionError, TypeError)):
                 if inside:
                     with mode:
                         mix()

@@ -14,9 +14,8 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensor, FakeTensorMode
 
-from gen.errors import ArgumentError, DeviceError, GenError
-from virtual_gpus import DeviceMismatchError, no_host_sync, virtual_gpus
 from tests.helpers.imports import imports
+from virtual_gpus import ArgumentError, DeviceError, DeviceMismatchError, VirtualGpuError, no_host_sync, virtual_gpus
 
 
 def _snapshot() -> dict[tuple[str, str], int]:
@@ -98,7 +97,7 @@ def test_a_device_that_does_not_exist_is_refused() -> None:
         for device in ("cuda:2", torch.device("cuda", 5), 7):
             with pytest.raises(DeviceError, match="cuda:0, cuda:1"):
                 torch.zeros(1, device=device)
-        with pytest.raises(GenError):
+        with pytest.raises(VirtualGpuError):
             torch.cuda.set_device(2)
 
 
@@ -176,7 +175,9 @@ def test_a_cpu_tensor_that_was_computed_tells_which_variable_holds_it() -> None:
             add(scores, torch.ones(2) * 2)
     test = test_a_cpu_tensor_that_was_computed_tells_which_variable_holds_it
     line = test.__code__.co_firstlineno
-    told = f"`allowed` at tests/virtual_gpus/tensors/test_virtual_tensors.py:{line + 6} or {line + 8} in {test.__name__}"
+    told = (
+        f"`allowed` at tests/virtual_gpus/tensors/test_virtual_tensors.py:{line + 6} or {line + 8} in {test.__name__}"
+    )
     assert f"other: (2,) float32 on cpu, assigned to {told}\n" in str(caught.value)
     assert "other: (2,) float32 on cpu\n" in str(nameless.value)
 

@@ -18,9 +18,9 @@ from gen.requests.reading import read_requests
 from gen.requests.settings import Settings
 from gen.samplers import MultinomialSampler, Sampler
 from gen.samplers.base import Sampled
-from virtual_gpus import SyncReport, no_host_sync, virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.virtual_gpus.whole_programs.test_transformers import split
+from virtual_gpus import SyncReport, no_host_sync, virtual_gpus
 
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
 PROMPTS = ["Ada", "hello there", ""]

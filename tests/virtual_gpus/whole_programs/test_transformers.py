@@ -10,8 +10,8 @@ from accelerate import dispatch_model  # type: ignore[import-untyped]
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from virtual_gpus import no_host_sync, virtual_gpus
 from tests.helpers import tiny_model
+from virtual_gpus import no_host_sync, virtual_gpus
 
 SHAPES = ["llama", "gpt2", "mixtral"]
 PROMPTS = torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])

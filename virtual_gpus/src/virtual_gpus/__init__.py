@@ -18,8 +18,7 @@ if TYPE_CHECKING:
         StreamRaceError,
         VirtualGpuError,
     )
-    from virtual_gpus.syncs.no_host_sync import allowed, no_host_sync
-    from virtual_gpus.syncs.reports import SyncReport
+    from virtual_gpus.syncs import SyncReport, allowed, no_host_sync
 
 __all__ = [
     "ArgumentError",
@@ -34,8 +33,7 @@ __all__ = [
     "virtual_gpus",
 ]
 
-_HOMES = {"SyncReport": "syncs.reports", "virtual_gpus": "emulator"}
-_HOMES |= dict.fromkeys(("allowed", "no_host_sync"), "syncs.no_host_sync")
+_HOMES = dict.fromkeys(("SyncReport", "allowed", "no_host_sync"), "syncs") | {"virtual_gpus": "emulator"}
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ def main() -> None:
     run.add_argument("program", help="the file or module to run")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments")
     given = parser.parse_args()
-    from virtual_gpus.commands import with_virtual_gpus
+    from virtual_gpus.children import with_virtual_gpus
     from virtual_gpus.cuda.memory import read_size
     from virtual_gpus.emulator import virtual_gpus
 

@@ -8,11 +8,8 @@ from typing import Any
 
 import torch
 
-from virtual_gpus.errors import ArgumentError
 from virtual_gpus import machine
-from virtual_gpus.rules.native_functions import without_device_check
-from virtual_gpus.streams import races
-from virtual_gpus.tensors.creation_sites import forget
+from virtual_gpus.errors import ArgumentError
 from virtual_gpus.torch_parts import check_torch
 
 
@@ -40,15 +37,18 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
     if not isinstance(gpus, int) or isinstance(gpus, bool) or not 1 <= gpus <= machine.MAX_GPUS:
         raise ArgumentError(f"virtual_gpus takes 1 to {machine.MAX_GPUS} devices, got {gpus!r}")
     check_torch()  # before the import of modules that need its private parts
-    without_device_check()  # to fail here rather than in the first operation
-    _load_formulas()
-    from virtual_gpus.calls import cpp_allocations, foreach
+    from virtual_gpus import plain_tensors
+    from virtual_gpus.calls import factories, operators
     from virtual_gpus.cuda import memory as usage
-    from virtual_gpus.cuda import memory_api
+    from virtual_gpus.cuda import races
     from virtual_gpus.cuda.generators import VirtualGenerator
     from virtual_gpus.rules import autocast
+    from virtual_gpus.rules.op_rule import without_device_check
     from virtual_gpus.substitutes import put, ready, substitutes
-    from virtual_gpus.syncs.debug_mode import set_sync_debug_mode
+    from virtual_gpus.syncs import set_sync_debug_mode
+
+    without_device_check()  # to fail here rather than in the first operation
+    _load_formulas()
 
     active = machine.Machine(gpus=gpus, memory=usage.read_size(memory))
     machine.start(active)
@@ -58,17 +58,17 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
         races.start(check_streams)
         undo.callback(usage.forget)
         undo.callback(set_sync_debug_mode, 0)
-        undo.callback(forget)
+        undo.callback(plain_tensors.forget_sites)
         active.generators = tuple(VirtualGenerator(device) for device in machine.DEVICES[:gpus])
         for generator in active.generators:
             generator.set_state(torch.default_generator.get_state())
-        undo.callback(cpp_allocations.register())
-        undo.callback(foreach.support())
+        undo.callback(factories.register_kernels())
+        undo.callback(operators.support_groups())
         undo.callback(autocast.forget)
         undo.callback(_forget_answers)
         for owner, name, value in substitutes():
             undo.callback(put(owner, name, value))
-        for owner, name, value in memory_api.peers(active.memory):
+        for owner, name, value in usage.peers(active.memory):
             undo.callback(put(owner, name, ready(owner, name, value)))
         _forget_answers()
         default = torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")

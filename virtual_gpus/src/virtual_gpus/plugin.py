@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from virtual_gpus.syncs.reports import SyncReport
+    from virtual_gpus.syncs import SyncReport
 
 _block = pytest.StashKey[ExitStack]()
 
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _open(config: pytest.Config, options: Namespace) -> None:
     if getattr(options, "virtual_gpus", 0):  # a test module may name the plugin after the options were read
-        from virtual_gpus.commands import with_virtual_gpus
+        from virtual_gpus.children import with_virtual_gpus
         from virtual_gpus.cuda.memory import read_size
         from virtual_gpus.emulator import virtual_gpus
 
@@ -90,7 +90,7 @@ def gen_no_host_sync(request: pytest.FixtureRequest) -> "Callable[..., AbstractC
     """
     import torch
 
-    from virtual_gpus.syncs.no_host_sync import no_host_sync
+    from virtual_gpus.syncs import no_host_sync
 
     if "gen_virtual_gpus" in request.fixturenames or not torch.cuda.is_available():
         request.getfixturevalue("gen_virtual_gpus")

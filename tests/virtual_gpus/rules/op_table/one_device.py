@@ -9,7 +9,18 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tests.virtual_gpus.rules.op_table.cases import GPU0, GPU1, HOST, REFUSED, Case, Operand, counts, floats, index, mask
+from tests.virtual_gpus.rules.op_table.cases import (
+    GPU0,
+    GPU1,
+    HOST,
+    REFUSED,
+    Case,
+    Operand,
+    counts,
+    floats,
+    index,
+    mask,
+)
 
 _RULE = "native_functions.yaml: no NoCheck"
 _square = floats(GPU0, 2, 2)

@@ -1,7 +1,12 @@
-"""Factories of tensors, taught to make them on virtual GPUs: torch.zeros and the like, `new_*`, `*_like`."""
+"""Factories of tensors on virtual GPUs: torch.zeros and the like, `new_*`, `*_like`, and those of sparse tensors.
+
+All end in kernels for the dispatch keys of CUDA: a tensor that torch's C++ code allocates on "cuda:1" is a virtual one.
+torch.zeros allocates with `empty`, and fills what it gets.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from math import prod
 from typing import Any
 
 import torch
@@ -9,15 +14,63 @@ from torch import Tensor
 from torch.utils._device import DeviceContext
 
 from virtual_gpus.calls.tensor_to import machine_index, to
+from virtual_gpus.cuda import memory
 from virtual_gpus.cuda.generators import VirtualGenerator, refuse_generator
 from virtual_gpus.machine import CPU, DEVICES, issued, machine
+from virtual_gpus.plain_tensors import as_plain, directly, plain, remember, wrapped
 from virtual_gpus.rules.same_device import place_of
-from virtual_gpus.syncs.reports import report_sync
-from virtual_gpus.tensors import dlpack
-from virtual_gpus.tensors.creation_sites import remember
-from virtual_gpus.tensors.functorch_wrappers import wrapped
-from virtual_gpus.tensors.plain_tensors import as_plain, directly, plain
-from virtual_gpus.tensors.virtual_tensor import VirtualTensor, on_gpu, pinned
+from virtual_gpus.syncs import report_sync
+from virtual_gpus.virtual_tensor import VirtualTensor, on_gpu, pinned
+
+_LARGE = 2**20  # bytes
+
+
+def _kernel(overload: Any) -> Callable[..., Tensor]:
+    """A kernel that makes the tensor on the CPU."""
+
+    def make(*args: Any, device: Any = None, pin_memory: Any = None, **kwargs: Any) -> Tensor:
+        gpu = machine().index(device)
+        assert gpu is not None  # the dispatch key says so
+        _check_memory(args, kwargs.get("dtype"), gpu)
+        with as_plain():
+            made = overload(*args, device="cpu", **kwargs)
+        if "empty" not in overload.name():
+            issued[gpu] += 1
+        return on_gpu(made, gpu)
+
+    return make
+
+
+def _check_memory(sizes: Sequence[Any], dtype: torch.dtype | None, gpu: int) -> None:
+    """Raise OutOfMemoryError before the host takes the memory of a large tensor."""
+    if not sizes or not isinstance(sizes[0], list | tuple):
+        return
+    elements = prod(sizes[0])
+    if len(sizes) > 1 and elements:  # strides, too
+        elements = 1 + sum((size - 1) * stride for size, stride in zip(sizes[0], sizes[1], strict=True))
+    size = elements * (dtype or torch.get_default_dtype()).itemsize
+    if size > _LARGE:
+        memory.check(size, gpu)
+
+
+def register_kernels() -> Callable[[], None]:
+    """Register the kernels; returns a function that removes them."""
+    torch._C._ensureCUDADeviceGuardSet()
+    kernels = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    aten = torch.ops.aten
+    for overload, *keys in (
+        (aten.empty.memory_format, "CUDA", "SparseCUDA", "SparseCsrCUDA"),
+        (aten.empty_strided.default, "CUDA"),
+        (aten._efficientzerotensor.default, "CUDA"),
+        (aten._empty_affine_quantized.default, "CUDA", "QuantizedCUDA"),
+        (aten._empty_per_channel_affine_quantized.default, "CUDA", "QuantizedCUDA"),
+        (aten.tril_indices.default, "CUDA"),
+        (aten.triu_indices.default, "CUDA"),
+    ):
+        for key in keys:
+            kernels.impl(overload, _kernel(overload), key)  # type: ignore[no-untyped-call]
+    return kernels._destroy
+
 
 PLAIN = (
     "_efficientzerotensor", "_empty_affine_quantized", "_empty_per_channel_affine_quantized", "arange",
@@ -48,7 +101,7 @@ def make(original: Factory, args: Sequence[Any], kwargs: Mapping[str, Any], *, w
     """Call a factory. Its tensor is on the device that is named; or else on that of its model; or on that of the
     context, or the CPU.
 
-    torch's own code makes tensors on GPUs, by the kernels of `cpp_allocations`. A model on a GPU is given to it as the
+    torch's own code makes tensors on GPUs, by the kernels above. A model on a GPU is given to it as the
     CPU tensor that it is underneath, if another device is named.
 
     Args:
@@ -130,36 +183,6 @@ def report_reads(data: Any) -> None:
                 report_reads(item)
 
 
-def from_dlpack(original: Factory) -> Factory:
-    """torch.from_dlpack, which gives a tensor on the same virtual GPU and of the same memory, also from a capsule.
-
-    Raises:
-        BufferError: as `virtual_gpus.tensors.dlpack.check_export`.
-    """
-
-    @wraps(original)
-    def factory(ext_tensor: Any, **kwargs: Any) -> Any:
-        if type(ext_tensor) is not VirtualTensor:
-            gpu = dlpack.take_place(ext_tensor)
-            made = original(ext_tensor, **kwargs)
-            return made if gpu == CPU else on_gpu(made, gpu)
-        dlpack.check_export(ext_tensor)
-        shared = on_gpu(plain(ext_tensor.detach()), place_of(ext_tensor))
-        return to(shared, kwargs.get("device") or shared.device, copy=bool(kwargs.get("copy")))
-
-    return factory
-
-
-def to_dlpack(original: Factory) -> Factory:
-    """torch.utils.dlpack.to_dlpack."""
-
-    @wraps(original)
-    def exported(tensor: Any, **kwargs: Any) -> Any:
-        return dlpack.capsule_of(tensor) if type(tensor) is VirtualTensor else original(tensor, **kwargs)
-
-    return exported
-
-
 def noted(original: Factory) -> Factory:
     """A function that makes a CPU tensor of other memory; the place of the call is noted."""
 
@@ -239,3 +262,76 @@ def _finish_on_cpu(made: Tensor, pin: bool) -> Tensor:
     if type(made) is Tensor and made.device.type == "cpu":
         remember(made)
     return made
+
+
+COMPRESSED = tuple(f"sparse_{kind}_tensor" for kind in ("compressed", "csr", "csc", "bsr", "bsc"))
+
+
+def of_parts(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A factory of sparse tensors: it moves indices and values to the device, and makes the tensor there.
+
+    Host sync: copies of numbers and of CPU tensors to a GPU block; without a size, the host reads indices.
+    """
+    count = 3 if original.__name__ in COMPRESSED else 2
+
+    @wraps(original)
+    def factory(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        device = ambient_device() if device is None else device
+        target = None if device is None else machine_index(device)
+        parts = [*args[:count], *(value for name, value in kwargs.items() if _is_part(name))]
+        if target is None and not any(type(part) is VirtualTensor for part in parts):
+            return original(*args, **kwargs)
+        kwargs.pop("device", None)
+        if len(parts) < count:  # only a size, and no values
+            return on_gpu(original(*args, **kwargs), CPU if target is None else target)
+        values = args[count - 1] if len(args) >= count else kwargs["values"]
+        home = place_of(values) if isinstance(values, Tensor) else CPU
+        place = ("cpu" if home == CPU else DEVICES[home]) if device is None else device
+        place = place if target is None else DEVICES[target]
+
+        def moved(part: Any) -> Tensor:
+            if isinstance(part, Tensor):
+                return part if device is None else to(part, place)
+            made: Tensor = torch.tensor(part, device=place, dtype=None if part is values else torch.int64)
+            return made
+
+        named = {name: moved(value) for name, value in kwargs.items() if _is_part(name)}
+        sized = "size" in kwargs or len(args) > count
+        if not sized and target != CPU:
+            report_sync(f"{original.__name__}: copy of the largest indices to the host")
+        return original(
+            *map(moved, args[:count]), *args[count:], **(kwargs | named), device="cpu"
+        )  # as torch sees them
+
+    return factory
+
+
+def _is_part(name: str) -> bool:
+    return name == "values" or name.endswith("indices")
+
+
+_DRAWING_METHODS = (
+    "bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "multinomial", "normal_",
+    "random_", "uniform_",
+)  # fmt: skip
+
+
+def substitutes() -> list[tuple[object, str, object]]:
+    """The substitutes, each as (module or class, name, value); a torch may lack some of these functions."""
+    wraps: list[tuple[object, tuple[str, ...], Callable[[Any], Any]]] = [
+        (torch, (*PLAIN, *LIKE), factory),
+        (torch, COPIED, copied),
+        (torch, SHARED, noted),
+        (torch, ("sparse_coo_tensor", *COMPRESSED), of_parts),
+        (Tensor, NEW, factory),
+        (torch, ("bernoulli", "multinomial", "poisson"), with_generator_check),
+        (Tensor, _DRAWING_METHODS, with_generator_check),
+    ]
+    made = [
+        (owner, name, wrap(getattr(owner, name)))
+        for owner, names, wrap in wraps
+        for name in names
+        if hasattr(owner, name)
+    ]
+    return [*made, (Tensor, "new_tensor", new_tensor)]

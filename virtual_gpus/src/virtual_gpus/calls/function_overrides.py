@@ -7,20 +7,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from virtual_gpus.errors import DeviceError
-from virtual_gpus.call_sites import call_site, describe
-from virtual_gpus.calls.current_call import ENGINE, current_call
+from virtual_gpus.call_sites import ENGINE, call_site, current_call, describe
 from virtual_gpus.calls.dispatch import SPECIAL, Special, call_plainly
 from virtual_gpus.calls.factories import LIKE, make
 from virtual_gpus.calls.tensor_to import METHODS, read_to, to
-from virtual_gpus.errors import DeviceMismatchError
+from virtual_gpus.errors import DeviceError, DeviceMismatchError
 from virtual_gpus.machine import CPU
-from virtual_gpus.rules.missing_on_cpu import half_fft
+from virtual_gpus.plain_tensors import directly
+from virtual_gpus.rules.missing_kernels import half_fft
 from virtual_gpus.rules.same_device import place_of
-from virtual_gpus.syncs.reports import not_reported, report_sync
-from virtual_gpus.syncs.waiting_operators import sync_test
-from virtual_gpus.tensors.plain_tensors import directly
-from virtual_gpus.tensors.virtual_tensor import adopt
+from virtual_gpus.rules.waiting_operators import sync_test
+from virtual_gpus.syncs import not_reported, report_sync
+from virtual_gpus.virtual_tensor import adopt
 
 
 def unchecked(name: str) -> Special:

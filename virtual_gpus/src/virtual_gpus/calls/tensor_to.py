@@ -1,24 +1,24 @@
-"""Moves tensors between the CPU and virtual GPUs: `to`, `cuda`, `cpu`, `pin_memory`, and `.data =`."""
+"""Moves tensors between the CPU and virtual GPUs: `to`, `cuda`, `cpu`, `pin_memory`, and `.data =`.
+
+Of parameters and buffers of lazy modules, only their later device is kept until they have a shape.
+"""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, UninitializedTensorMixin  # type: ignore[attr-defined]
 
+from virtual_gpus.cuda import accesses, races
+from virtual_gpus.cuda.accesses import report_transfer
 from virtual_gpus.errors import DeviceError
-from virtual_gpus.calls.lazy_modules import placed as later
-from virtual_gpus.machine import CPU, machine
+from virtual_gpus.machine import CPU, DEVICES, machine
+from virtual_gpus.plain_tensors import as_plain, directly, is_foreign, plain, remember, wrapped
 from virtual_gpus.rules.same_device import place_of
-from virtual_gpus.streams import accesses, races
-from virtual_gpus.syncs.waiting_copies import report_transfer
-from virtual_gpus.tensors.creation_sites import remember
-from virtual_gpus.tensors.foreign_tensors import is_foreign
-from virtual_gpus.tensors.functorch_wrappers import wrapped
-from virtual_gpus.tensors.plain_tensors import as_plain, directly, plain
-from virtual_gpus.tensors.virtual_tensor import PinnedTensor, VirtualTensor, on_gpu, pinned
+from virtual_gpus.virtual_tensor import PinnedTensor, VirtualTensor, on_gpu, pinned
 
 _to: Callable[..., Tensor] = Tensor.to
 _data = Tensor.data
@@ -71,7 +71,7 @@ def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return tensor
     wanted = read_to(args, kwargs)
     if isinstance(tensor, UninitializedTensorMixin) and wanted.device is not None:
-        lazy: Tensor = later(tensor, wanted.device)
+        lazy: Tensor = placed_later(tensor, wanted.device)
         return lazy
     place = place_of(tensor)
     target = place if wanted.device is None else machine_index(wanted.device)
@@ -213,9 +213,59 @@ def _special(tensor: Tensor) -> bool:
     return type(tensor) is VirtualTensor or type(tensor) is PinnedTensor
 
 
+LAZY = (UninitializedParameter, UninitializedBuffer)
+
+
+def placed_later(lazy: Any, device: Any) -> Any:
+    """The lazy parameter or buffer itself, with the virtual GPU that it will be on; torch handles other devices."""
+    lazy._later = machine().index(device)
+    return lazy
+
+
+def materialize(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`UninitializedParameter.materialize`."""
+
+    @wraps(original)
+    def make(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        gpu = getattr(self, "_later", None) if device is None else machine().index(device)
+        if gpu is None:
+            return original(self, shape, device, dtype)  # type: ignore[no-any-return]
+        vars(self).pop("_later", None)
+        values = torch.empty(shape, device=DEVICES[gpu], dtype=self.data.dtype if dtype is None else dtype)
+        self.__class__ = self.cls_to_become
+        self.data = values
+        return None
+
+    return make
+
+
+def new(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`UninitializedParameter.__new__` and the buffer's, for a device that may be a virtual GPU."""
+
+    @wraps(original)
+    def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        device = args[1] if len(args) > 1 else kwargs.get("device")
+        if device is None or machine().index(device) is None:
+            return original(cls, *args, **kwargs)
+        given = dict(zip(("requires_grad", "device", "dtype"), args, strict=False))
+        return placed_later(original(cls, **{**given, **kwargs, "device": "cpu"}), device)
+
+    return make
+
+
 METHODS: dict[str, Callable[..., Any]] = {
     "to": to, "cuda": cuda, "cpu": cpu, "type_as": type_as, "pin_memory": pin_memory,
 }  # fmt: skip
 
 for _name, _method in METHODS.items():  # for good, so that tensors left over from a block can be read
     setattr(VirtualTensor, _name, _method)
+
+
+def substitutes() -> list[tuple[object, str, object]]:
+    """The substitutes, each as (class, name, value)."""
+    return [
+        *((Tensor, name, method) for name, method in METHODS.items()),
+        (Tensor, "data", property(_data.__get__, set_data, delete_data)),  # type: ignore[attr-defined]
+        (UninitializedTensorMixin, "materialize", materialize(UninitializedTensorMixin.materialize)),
+        *((kind, "__new__", staticmethod(new(kind.__new__))) for kind in LAZY),
+    ]

@@ -33,7 +33,7 @@ def _open() -> None:
     root = os.path.dirname(os.path.dirname(_folder))
     if root not in sys.path:
         sys.path.append(root)  # for a package that is not installed
-    from virtual_gpus.processes import open_in_child
+    from virtual_gpus.children import open_in_child
 
     gpus, memory = map(int, os.environ["VIRTUAL_GPUS"].split())
     open_in_child(gpus, memory)

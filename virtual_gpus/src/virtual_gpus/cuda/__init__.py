@@ -1,1 +1,1 @@
-"""torch.cuda for virtual GPUs: devices, memory, random numbers, copies, typed tensors."""
+"""torch.cuda for virtual GPUs: devices, memory, random numbers, streams and their races, graphs, several GPUs."""

@@ -1,27 +1,203 @@
-"""The functions of torch.cuda and torch.accelerator for virtual GPUs."""
+"""The functions of torch.cuda and torch.accelerator for virtual GPUs: devices and their properties, synchronize, the
+functions of CUDA's runtime that torch exposes, and marks for a profiler, which have no effect here.
+"""
 
+import ctypes
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
+from uuid import UUID
 
 import torch
+from torch import Tensor
 
-from virtual_gpus.errors import DeviceError
-from virtual_gpus.cuda import comm, devices, generators, memory_api, nvtx
-from virtual_gpus.cuda.cuda_runtime import CudaRuntime
-from virtual_gpus.cuda.memory_api import usage
-from virtual_gpus.machine import machine
-from virtual_gpus.streams.cuda_graphs import GraphContext, VirtualGraph, graph_pool_handle, is_capturing
-from virtual_gpus.streams.streams_and_events import (
+from virtual_gpus.cuda import generators, memory, races
+from virtual_gpus.cuda.cuda_graphs import GraphContext, VirtualGraph, graph_pool_handle, is_capturing
+from virtual_gpus.cuda.memory import mem_get_info, usage
+from virtual_gpus.cuda.streams_and_events import (
     ExternalStream,
     StreamContext,
     VirtualEvent,
     VirtualStream,
+    create_stream,
     current_stream,
     default_stream,
     set_stream,
     set_stream_by_id,
 )
-from virtual_gpus.syncs import debug_mode
+from virtual_gpus.errors import DeviceError
+from virtual_gpus.machine import CPU, gpu_index, machine
+from virtual_gpus.rules.same_device import place_of
+from virtual_gpus.syncs import get_sync_debug_mode, report_sync, set_sync_debug_mode
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """torch.cuda.get_device_properties of a virtual GPU."""
+
+    name: str = "Virtual GPU"
+    major: int = 8
+    minor: int = 0
+    total_memory: int = memory.DEFAULT
+    multi_processor_count: int = 108
+    warp_size: int = 32
+    is_integrated: int = 0
+    is_multi_gpu_board: int = 0
+    max_threads_per_block: int = 1024
+    max_threads_per_multi_processor: int = 2048
+    regs_per_multiprocessor: int = 65536
+    shared_memory_per_block: int = 49152
+    shared_memory_per_block_optin: int = 166912
+    shared_memory_per_multiprocessor: int = 167936
+    L2_cache_size: int = 40 * 2**20
+    clock_rate: int = 1410000
+    memory_clock_rate: int = 1593000
+    memory_bus_width: int = 5120
+    gcnArchName: str = "Virtual GPU"
+    pci_bus_id: int = 0
+    pci_device_id: int = 0
+    pci_domain_id: int = 0
+    uuid: UUID | None = None
+
+
+class DeviceGuard:
+    """torch.cuda.device: the block's current device; None or -1 changes nothing."""
+
+    def __init__(self, device: Any) -> None:
+        keep = device is None or (isinstance(device, int) and device < 0)
+        self.idx = -1 if keep else gpu_index(device)
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        self.prev_idx = machine().current
+        if self.idx >= 0:
+            machine().current = self.idx
+
+    def __exit__(self, *exception: object) -> None:
+        machine().current = self.prev_idx
+
+
+class TensorDeviceGuard(DeviceGuard):
+    """torch.cuda.device_of: the block's current device is a tensor's, if that is on a GPU."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        place = place_of(tensor)
+        super().__init__(None if place == CPU else place)
+
+
+def set_device(device: Any) -> None:
+    machine().current = gpu_index(device)
+
+
+def exchange_device(device: int) -> int:
+    """Change the current device; returns the one before. A negative number changes nothing."""
+    before = machine().current
+    if device >= 0:
+        machine().current = gpu_index(device)
+    return before
+
+
+def synchronize(device: Any = None) -> None:
+    """Host sync: waits for all work that was issued."""
+    gpu = gpu_index(device)
+    report_sync("torch.cuda.synchronize")
+    races.host_waits_for_gpu(gpu)
+
+
+def get_device_properties(device: Any = None) -> DeviceProperties:
+    index = gpu_index(device)
+    return DeviceProperties(total_memory=machine().memory, pci_bus_id=index, uuid=UUID(int=index))
+
+
+_DEVICES: dict[str, Callable[..., Any]] = {
+    "is_available": lambda: True,
+    "is_initialized": lambda: True,
+    "init": lambda: None,
+    "_lazy_init": lambda: None,
+    "device_count": lambda: machine().gpus,
+    "current_device": lambda: machine().current,
+    "set_device": set_device,
+    "device": DeviceGuard,
+    "device_of": TensorDeviceGuard,
+    "synchronize": synchronize,
+    "get_device_name": lambda device=None: get_device_properties(device).name,
+    "get_device_capability": lambda device=None: (get_device_properties(device).major, 0),
+    "get_device_properties": get_device_properties,
+    "_exchange_device": exchange_device,
+    "_maybe_exchange_device": exchange_device,
+}
+
+
+class CudaError(IntEnum):
+    """cudaError_t, as far as torch names it. Source: cuda_runtime_api.h."""
+
+    success = 0
+    invalid_value = 1
+    memory_allocation = 2
+
+
+_MESSAGES = {
+    CudaError.success: "no error",
+    CudaError.invalid_value: "invalid argument",
+    CudaError.memory_allocation: "out of memory",
+}
+
+
+class CudaRuntime:
+    """Stands for torch._C._cudart. You can start and stop a profiler, but it records nothing."""
+
+    cudaError = CudaError
+
+    def cudaGetErrorString(self, error: CudaError) -> str:
+        return _MESSAGES[error]
+
+    def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
+        return mem_get_info(device)
+
+    def cudaStreamCreate(self, address: int) -> CudaError:
+        """Write the handle of a new stream of the current device to an address."""
+        ctypes.c_void_p.from_address(address).value = create_stream()
+        return CudaError.success
+
+    def cudaStreamDestroy(self, handle: int) -> CudaError:
+        return CudaError.success
+
+    def cudaProfilerStart(self) -> CudaError:
+        return CudaError.success
+
+    def cudaProfilerStop(self) -> CudaError:
+        return CudaError.success
+
+
+class Ranges:
+    """torch.cuda.nvtx's C++ part: it counts only the depth of ranges."""
+
+    def __init__(self) -> None:
+        self.depth = -1
+
+    def rangePushA(self, message: str) -> int:
+        self.depth += 1
+        return self.depth
+
+    def rangePop(self) -> int:
+        self.depth -= 1
+        return self.depth + 1
+
+    def rangeStartA(self, message: str) -> int:
+        return 0
+
+    def rangeEnd(self, range_id: int) -> None:
+        """A range has no other effect."""
+
+    def markA(self, message: str) -> None:
+        """A mark has no effect."""
+
+    def deviceRangeStart(self, *args: object) -> None:
+        """A range of a device has no effect."""
+
+    def deviceRangeEnd(self, *args: object) -> None:
+        """The end of a device's range has no effect."""
 
 
 def no_graphed_callables(*args: object, **kwargs: object) -> None:
@@ -34,7 +210,7 @@ def nothing(*args: object, **kwargs: object) -> None:
 
 
 _CUDA: dict[str, Callable[..., Any]] = {
-    **devices.FUNCTIONS,
+    **_DEVICES,
     **generators.FUNCTIONS,
     "get_arch_list": lambda: ["sm_80"],
     "can_device_access_peer": lambda device, peer: True,
@@ -46,8 +222,8 @@ _CUDA: dict[str, Callable[..., Any]] = {
     "graph": GraphContext,
     "make_graphed_callables": no_graphed_callables,
     "ipc_collect": nothing,
-    "set_sync_debug_mode": debug_mode.set_sync_debug_mode,
-    "get_sync_debug_mode": debug_mode.get_sync_debug_mode,
+    "set_sync_debug_mode": set_sync_debug_mode,
+    "get_sync_debug_mode": get_sync_debug_mode,
     "ExternalStream": ExternalStream,
     "current_blas_handle": lambda: 0,
     "current_solver_handle": lambda: 0,
@@ -67,16 +243,16 @@ _ACCELERATOR: dict[str, Callable[..., Any]] = {
     "current_accelerator": lambda check_available=False: torch.device("cuda"),
     "current_device_index": lambda: machine().current,
     "current_device_idx": lambda: machine().current,
-    "set_device_index": devices.set_device,
-    "set_device_idx": devices.set_device,
+    "set_device_index": set_device,
+    "set_device_idx": set_device,
     "current_stream": current_stream,
     "set_stream": set_stream,
-    "synchronize": devices.synchronize,
-    "empty_cache": memory_api.empty_cache,
+    "synchronize": synchronize,
+    "empty_cache": memory.empty_cache,
     "memory_allocated": lambda device=None: usage(device).allocated,
     "memory_reserved": lambda device=None: usage(device).reserved,
-    "get_memory_info": memory_api.mem_get_info,
-    "memory_stats": memory_api.memory_stats,
+    "get_memory_info": memory.mem_get_info,
+    "memory_stats": memory.memory_stats,
     "reset_peak_memory_stats": lambda device=None: usage(device).reset_peaks(),
     "max_memory_allocated": lambda device=None: usage(device).peak,
     "max_memory_reserved": lambda device=None: usage(device).peak_reserved,
@@ -89,20 +265,14 @@ def substitutes() -> list[tuple[object, str, object]]:
     accelerator = [(torch.accelerator, name, value) for name, value in _ACCELERATOR.items()]
     generic: list[tuple[object, str, object]] = [(torch, "Stream", VirtualStream), (torch, "Event", VirtualEvent)]
     cuda += [
-        (module, name, value)
-        for module in (torch.cuda, torch.cuda.memory)
-        for name, value in memory_api.FUNCTIONS.items()
+        (module, name, value) for module in (torch.cuda, torch.cuda.memory) for name, value in memory.FUNCTIONS.items()
     ]
-    cuda += [
-        (torch._C, f"_accelerator_{name}", devices.exchange_device)
-        for name in ("exchangeDevice", "maybeExchangeDevice")
-    ]
+    cuda += [(torch._C, f"_accelerator_{name}", exchange_device) for name in ("exchangeDevice", "maybeExchangeDevice")]
     cuda.append((torch._C, "_cuda_isInBadFork", lambda: False))  # forked children may use these GPUs
     cuda.append((torch._C, "_get_accelerator", lambda check=None: torch.device("cuda")))
-    cuda += [(torch._C, "_cuda_setStream", set_stream_by_id), (torch._C, "_cuda_setDevice", devices.set_device)]
-    cuda += [(torch._C, name, value) for name, value in comm.FUNCTIONS.items()]
+    cuda += [(torch._C, "_cuda_setStream", set_stream_by_id), (torch._C, "_cuda_setDevice", set_device)]
     cuda += [(torch._C, name, nothing) for name in ("_cuda_clearCublasWorkspaces", "_host_emptyCache")]
-    cuda += [(torch._C, name, value) for name, value in memory_api.ALLOCATOR.items()]
+    cuda += [(torch._C, name, value) for name, value in memory.ALLOCATOR.items()]
     cuda += [(torch.cuda.streams, name, _CUDA[name]) for name in ("Stream", "Event", "ExternalStream")]
     cuda.append((torch.cuda, "_cudart", CudaRuntime()))
     cuda.append((torch.backends.cuda, "is_built", lambda: True))
@@ -119,4 +289,4 @@ def substitutes() -> list[tuple[object, str, object]]:
 
 def of_the_machine() -> list[tuple[object, str, object]]:
     """The substitutes that each block has of its own, as (module, name, value)."""
-    return [(torch.cuda, "default_generators", machine().generators), (torch.cuda.nvtx, "_nvtx", nvtx.Ranges())]
+    return [(torch.cuda, "default_generators", machine().generators), (torch.cuda.nvtx, "_nvtx", Ranges())]

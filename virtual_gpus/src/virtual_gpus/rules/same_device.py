@@ -6,14 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from virtual_gpus.call_sites import CallSite, assignment, call_site, describe
-from virtual_gpus.calls.current_call import current_call
+from virtual_gpus.call_sites import CallSite, assignment, call_site, current_call, describe
 from virtual_gpus.errors import DeviceMismatchError
 from virtual_gpus.machine import CPU, DEVICES
+from virtual_gpus.plain_tensors import inside, recall, wrapped
 from virtual_gpus.rules.op_rule import OpRule
-from virtual_gpus.syncs.reports import report_sync
-from virtual_gpus.tensors.creation_sites import recall
-from virtual_gpus.tensors.functorch_wrappers import inside, wrapped
+from virtual_gpus.syncs import report_sync
 
 
 def place_of(tensor: Tensor) -> int:
@@ -81,10 +79,16 @@ def mismatch(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], culpr
     other = device_of(culprits[0][1])
     lines = "\n".join(f"  {describe_tensor(label, tensor)}" for label, tensor in tensors)
     moves = ", ".join(f"`{label}`" for label, tensor in culprits)
+    advice = (
+        f"Move {moves} with .to('{home}'), or create it there with device=; if {home} is the wrong one, move the rest."
+    )
+    if other.type == "meta":
+        advice = f"{moves} has no values: a hook loads them while the module itself runs, or load it before."
     return DeviceMismatchError(
         f"Expected all tensors to be on the same device, but found at least two devices, {home} and {other}! "
-        f"(in aten::{rule.name} at {describe(call_site())})\n{lines}\n"
-        f"Move {moves} with .to('{home}'), or create it there with device=; if {home} is the wrong one, move the rest."
+        f"(in aten::{rule.name} at {describe(call_site())})\n{lines}\n{advice}\n"
+        f"Newer torch says: ... but got {culprits[0][0]} is on {other}, different from other tensors on {home} "
+        f"(when checking argument in method wrapper_CUDA__{rule.name.split('.')[0]})"
     )
 
 

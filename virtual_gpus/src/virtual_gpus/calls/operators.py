@@ -1,18 +1,67 @@
-"""`torch._foreach_*` and optimizers over tensors of several devices: like CUDA's slow path, one tensor at a time."""
+"""Operators that run in Python: kernels that users wrote, which run on the virtual tensors, so that every call is seen;
+and `torch._foreach_*` and optimizers over tensors of several devices, like CUDA's slow path one tensor at a time.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKey
+from torch._library.custom_ops import OPDEFS
+from torch._ops import OpOverload
 from torch.optim.optimizer import _foreach_supported_types as _by_optimizers
 from torch.utils._foreach_utils import _foreach_supported_types as _by_utilities
 
+from virtual_gpus.call_sites import current_call
 from virtual_gpus.errors import DeviceMismatchError
+from virtual_gpus.machine import CPU
 from virtual_gpus.rules.op_rule import OpRule
 from virtual_gpus.rules.same_device import device_of, place_of
-from virtual_gpus.tensors.virtual_tensor import VirtualTensor
+from virtual_gpus.virtual_tensor import VirtualTensor
+
+_EVERYWHERE = "CompositeExplicitAutograd"
+
+
+def run_in_python(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run the kernel for CUDA, or the one for all devices.
+
+    Raises:
+        NotImplementedError: there is only a kernel for the CPU, and a tensor is on a GPU.
+    """
+    on_gpu = any(place_of(tensor) != CPU for _, _, tensor in rule.tensors(args, kwargs))
+    kernel = _kernel(rule.func, "cuda" if on_gpu else "cpu")
+    outer = current_call.given
+    current_call.given = CPU, ()  # torch makes no tensor of its own in a user's kernel
+    try:
+        return kernel(*args, **kwargs)
+    finally:
+        current_call.given = outer
+
+
+def _kernel(func: OpOverload, device_type: str) -> Callable[..., Any]:
+    definition: Any = OPDEFS.get(f"{func.namespace}::{func._schema.name.split('::')[1]}")
+    if definition is not None:
+        kernels = definition._backend_fns
+        found = kernels.get(device_type, kernels.get(None))
+        if found is not None:
+            return partial(_with_torch_functions, found)
+    name = func._schema.name + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
+    for key in (device_type.upper(), _EVERYWHERE):
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
+            return partial(func._op_dk, getattr(DispatchKey, key))
+    raise NotImplementedError(
+        f"Could not run '{name}' with arguments from the '{device_type.upper()}' backend: it has no kernel for it. "
+        f"Register one with device_types='{device_type}'."
+    )
+
+
+def _with_torch_functions(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a kernel like any other code of the user's, with torch functions dispatched to its tensors' class."""
+    with torch._C._EnableTorchFunction():
+        return kernel(*args, **kwargs)
+
 
 _ONE: dict[str, Callable[..., Any]] = {
     "norm": lambda self, ord=2, dtype=None: torch.linalg.vector_norm(self, ord, dtype=dtype),
@@ -131,7 +180,7 @@ def _is_step(tensor: Tensor) -> bool:
     return place_of(tensor) < 0 and tensor.numel() == 1 and tensor.dtype in (torch.float32, torch.float64)
 
 
-def support() -> Callable[[], None]:
+def support_groups() -> Callable[[], None]:
     """Have optimizers and clip_grad_norm_ take virtual tensors in groups by default; returns a function to undo it."""
     supported: tuple[list[Any], list[Any]] = (_by_optimizers, _by_utilities)
     for kinds in supported:
@@ -142,3 +191,9 @@ def support() -> Callable[[], None]:
             kinds.remove(VirtualTensor)
 
     return undo
+
+
+def substitutes() -> list[tuple[object, str, object]]:
+    """The substitutes, each as (module, name, value)."""
+    group = torch._C._group_tensors_by_device_and_dtype
+    return [(torch._C, "_group_tensors_by_device_and_dtype", group_by_device_and_dtype(group))]

@@ -18,15 +18,15 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from virtual_gpus.errors import DeviceError
 from virtual_gpus.call_sites import CallSite
-from virtual_gpus.files.storages import on_host
+from virtual_gpus.calls.storages import on_host
+from virtual_gpus.cuda.streams_and_events import StreamContext, VirtualStream, current_stream
+from virtual_gpus.errors import DeviceError
 from virtual_gpus.machine import machine
+from virtual_gpus.plain_tensors import directly, on_the_cpu, plain
 from virtual_gpus.rules.op_rule import rule_of
-from virtual_gpus.streams.streams_and_events import StreamContext, VirtualStream, current_stream
-from virtual_gpus.syncs.reports import SyncReport, listening, not_reported, report_sync
-from virtual_gpus.tensors.plain_tensors import directly, on_the_cpu, plain
-from virtual_gpus.tensors.virtual_tensor import VirtualTensor, on_gpu
+from virtual_gpus.syncs import SyncReport, listening, not_reported, report_sync
+from virtual_gpus.virtual_tensor import VirtualTensor, on_gpu
 
 Handle = tuple[int, int]
 _numbers = count(1)

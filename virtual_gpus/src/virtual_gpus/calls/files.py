@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from virtual_gpus.calls.storages import marked, on_host, set_, storage_place
 from virtual_gpus.errors import DeviceError
-from virtual_gpus.files.storages import marked, on_host, set_, storage_place
 from virtual_gpus.machine import CPU, active_machine
-from virtual_gpus.syncs.reports import report_sync
-from virtual_gpus.tensors.plain_tensors import as_plain, directly, plain
-from virtual_gpus.tensors.virtual_tensor import PinnedTensor, VirtualTensor, on_gpu
+from virtual_gpus.plain_tensors import as_plain, directly, plain
+from virtual_gpus.syncs import report_sync
+from virtual_gpus.virtual_tensor import PinnedTensor, VirtualTensor, on_gpu
 
 _BEFORE_TORCHS_OWN = 5  # torch registers the CPU at 10
 _plain_storage = Tensor.untyped_storage

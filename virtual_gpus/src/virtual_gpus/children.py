@@ -1,22 +1,29 @@
-"""Child processes: they have the parent's virtual GPUs, and tensors sent to them keep their devices."""
+"""Child processes: they have the parent's virtual GPUs, and tensors sent to them keep their devices.
+
+A program that a test starts as a command has them too if the environment says so. Before anything else, Python runs
+`sitecustomize.py` of the first folder on its path that has one: that in the folder `commands`.
+"""
 
 import atexit
 import multiprocessing.spawn
-from collections.abc import Callable
-from contextlib import ExitStack
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_storage
 from torch.nn import Parameter
 
-from virtual_gpus.files.storages import of_the_host, set_
+from virtual_gpus.calls.storages import of_the_host, set_
 from virtual_gpus.machine import active_machine
-from virtual_gpus.tensors.plain_tensors import plain
-from virtual_gpus.tensors.virtual_tensor import VirtualTensor, on_gpu
+from virtual_gpus.plain_tensors import plain
+from virtual_gpus.virtual_tensor import VirtualTensor, on_gpu
 
 _for_the_process = ExitStack()
 
@@ -40,7 +47,7 @@ class _Inherited:
         return open_in_child, (active.gpus, active.memory)
 
 
-def with_virtual_gpus(original: Callable[..., Any]) -> Callable[..., Any]:
+def _prepared(original: Callable[..., Any]) -> Callable[..., Any]:
     """multiprocessing.spawn.get_preparation_data: the data that a spawned process reads first."""
 
     @wraps(original)
@@ -93,5 +100,22 @@ ForkingPickler.register(VirtualTensor, _reduce)
 
 def substitutes() -> list[tuple[object, str, object]]:
     """The substitutes, each as (module, name, value)."""
-    prepare = with_virtual_gpus(multiprocessing.spawn.get_preparation_data)
+    prepare = _prepared(multiprocessing.spawn.get_preparation_data)
     return [(multiprocessing.spawn, "get_preparation_data", prepare)]
+
+
+FOLDER = Path(__file__).parent / "commands"
+VARIABLE = "VIRTUAL_GPUS"
+
+
+@contextmanager
+def with_virtual_gpus(gpus: int, memory: int) -> Iterator[None]:
+    """In the block, Python programs that are started open a block of their own when they import torch.
+
+    Args:
+        gpus: how many devices they have.
+        memory: how many bytes each device has; each program counts its own use.
+    """
+    path = os.pathsep.join(filter(None, [str(FOLDER), os.environ.get("PYTHONPATH", "")]))
+    with patch.dict(os.environ, {"PYTHONPATH": path, VARIABLE: f"{gpus} {memory}"}):
+        yield

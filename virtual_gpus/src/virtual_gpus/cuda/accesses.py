@@ -1,16 +1,42 @@
-"""Notes what each operation and copy reads and writes on its stream, for the check of races."""
+"""What a copy is for the host, and what each operation and copy reads and writes on its stream, for checks of races."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from virtual_gpus.machine import CPU
+from virtual_gpus.cuda.races import HOST, Key, clock, current_key, host_waits, launch, state, stream_waits, touch
+from virtual_gpus.machine import CPU, DEVICES, issued
+from virtual_gpus.plain_tensors import as_plain, plain
 from virtual_gpus.rules.op_rule import OpRule
 from virtual_gpus.rules.same_device import place_of
-from virtual_gpus.streams.races import HOST, Key, clock, current_key, host_waits, launch, state, stream_waits, touch
-from virtual_gpus.syncs.waiting_copies import ASYNC_BYTES
-from virtual_gpus.tensors.plain_tensors import as_plain, plain
+from virtual_gpus.syncs import report_sync
+
+ASYNC_BYTES = 64 * 1024  # CUDA stages a pageable source of at most this size at once, and does not wait
+
+
+def report_transfer(source: Tensor, target: int, non_blocking: bool, into_pinned: bool) -> None:
+    """Report a copy of `source` to a device if the host would wait for it.
+
+    The host never waits for copies between GPUs and for empty copies, and always for blocking ones between host and
+    device. A non-blocking copy is free with pinned memory. Without it, the host waits for a copy to the host, and for
+    one to the device above 64 KiB.
+    """
+    place = place_of(source)
+    if not source.numel():
+        return
+    issued[place] += 1
+    issued[target] += 1
+    if (place == CPU) == (target == CPU):
+        return
+    if place != CPU:
+        if not (non_blocking and into_pinned):
+            how = "into pageable memory " if non_blocking else ""
+            report_sync(f"copy {how}from {DEVICES[place]} to the host")
+    elif not (non_blocking and (source.is_pinned() or source.nbytes <= ASYNC_BYTES)):
+        how = "of pageable memory " if non_blocking else ""
+        report_sync(f"copy {how}from the host to {DEVICES[target]}")
+
 
 _BY_INDEX = ("index_copy_", "index_add_", "index_fill_", "index_select")
 

@@ -1,6 +1,7 @@
-"""NCCL process groups that send through gloo, so that programs with a process for each GPU start and communicate.
+"""Several GPUs: copies of one tensor to several and back, which torch.cuda.comm and nn.DataParallel call, and NCCL.
 
-A group takes tensors on GPUs and refuses CPU tensors, unless it was made with a backend for these, too, as in
+NCCL's process groups send through gloo, so that programs with a process for each GPU start and communicate. A group
+takes tensors on GPUs and refuses CPU tensors, unless it was made with a backend for these, too, as in
 "cpu:gloo,cuda:nccl". Gloo sees all memory as the CPU's, so the group's table has the backend for both devices.
 """
 
@@ -12,7 +13,73 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from virtual_gpus.tensors.virtual_tensor import VirtualTensor, adopt
+from virtual_gpus.calls.tensor_to import to
+from virtual_gpus.errors import DeviceMismatchError
+from virtual_gpus.machine import DEVICES, machine
+from virtual_gpus.virtual_tensor import VirtualTensor, adopt
+
+
+def _device(device: Any) -> torch.device:
+    if device == -1:
+        return torch.device("cpu")
+    index = machine().index(device)
+    return torch.device("cpu") if index is None else DEVICES[index]
+
+
+def broadcast(tensor: Tensor, devices: Sequence[Any]) -> list[Tensor]:
+    return [to(tensor, _device(device), non_blocking=True) for device in devices]
+
+
+def broadcast_out(tensor: Tensor, outputs: Sequence[Tensor]) -> list[Tensor]:
+    return [output.copy_(tensor, non_blocking=True) for output in outputs]
+
+
+def broadcast_coalesced(tensors: Sequence[Tensor], devices: Sequence[Any], buffer_size: int) -> list[list[Tensor]]:
+    """The list of copies for each device.
+
+    Raises:
+        DeviceMismatchError: a tensor is not on the first device.
+    """
+    first = _device(devices[0])
+    for tensor in tensors:
+        if tensor.device != first:
+            raise DeviceMismatchError(
+                f"All tensors must be on devices[0]: {first.index}, got one on {tensor.device}: move it there."
+            )
+    return [[to(tensor, _device(device), non_blocking=True) for tensor in tensors] for device in devices]
+
+
+def scatter(
+    tensor: Tensor, devices: Sequence[Any], chunk_sizes: Sequence[int] | None, dim: int, streams: Any = None
+) -> list[Tensor]:
+    chunks = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(list(chunk_sizes), dim)  # type: ignore[no-untyped-call]
+    return [to(chunk, _device(device), non_blocking=True) for chunk, device in zip(chunks, devices, strict=False)]
+
+
+def scatter_out(tensor: Tensor, outputs: Sequence[Tensor], dim: int, streams: Any = None) -> list[Tensor]:
+    chunks = tensor.split([output.shape[dim] for output in outputs], dim)  # type: ignore[no-untyped-call]
+    return [output.copy_(chunk, non_blocking=True) for output, chunk in zip(outputs, chunks, strict=True)]
+
+
+def gather(tensors: Sequence[Tensor], dim: int, destination: Any = None) -> Tensor:
+    place = _device(machine().current if destination is None else destination)
+    return torch.cat([to(tensor, place, non_blocking=True) for tensor in tensors], dim)
+
+
+def gather_out(tensors: Sequence[Tensor], output: Tensor, dim: int) -> Tensor:
+    return output.copy_(torch.cat([to(tensor, output.device) for tensor in tensors], dim))
+
+
+_COPIES: dict[str, Callable[..., Any]] = {
+    "_broadcast": broadcast,
+    "_broadcast_out": broadcast_out,
+    "_broadcast_coalesced": broadcast_coalesced,
+    "_scatter": scatter,
+    "_scatter_out": scatter_out,
+    "_gather": gather,
+    "_gather_out": gather_out,
+}
+
 
 _COLLECTIVES = (
     "_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced",
@@ -25,14 +92,16 @@ _ONE_BUFFER = ("_allgather_base", "_reduce_scatter_base", "all_gather_single", "
 
 
 def substitutes() -> list[tuple[object, str, object]]:
-    """The substitutes, each as (module or class, name, value); empty if torch has no gloo."""
+    """The substitutes, each as (module or class, name, value); those of NCCL only if torch has gloo."""
+    copies: list[tuple[object, str, object]] = [(torch._C, name, value) for name, value in _COPIES.items()]
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-        return []
+        return copies
     from torch.distributed import distributed_c10d
 
     bucket = torch.distributed.GradBucket  # type: ignore[attr-defined]
     nccl, group = _nccl(distributed_c10d.ProcessGroupGloo), distributed_c10d.ProcessGroup
     return [
+        *copies,
         (distributed_c10d, "ProcessGroupNCCL", nccl),
         (torch.distributed, "ProcessGroupNCCL", nccl),
         (distributed_c10d, "_NCCL_AVAILABLE", True),

@@ -1,7 +1,8 @@
 """A tensor that computes on the CPU and reports a virtual GPU as its device.
 
 It holds its values itself, like an ordinary CPU tensor: views, in-place operations, `out=` and autograd are torch's
-own. It adds a place, which every result inherits, and a check of all places before each operation.
+own. It adds a place, which every result inherits, and a check of all places before each operation. Where the host reads
+it, as numbers, text or a NumPy array, it waits for the device.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,18 +16,16 @@ from torch.nn import Parameter
 from torch.overrides import handle_torch_function
 
 from virtual_gpus.call_sites import CallSite, call_site
-from virtual_gpus.cuda import memory
+from virtual_gpus.cuda import accesses, memory, races
 from virtual_gpus.machine import DEVICES
-from virtual_gpus.streams import accesses, races
-from virtual_gpus.tensors.functorch_wrappers import inside, wrapped
-from virtual_gpus.tensors.host_access import HostAccess
-from virtual_gpus.tensors.plain_tensors import directly, plain
+from virtual_gpus.plain_tensors import as_plain, directly, inside, plain, wrapped
+from virtual_gpus.syncs import not_reported, report_sync
 
 _make_subclass = Tensor._make_subclass
 
 
 class Handlers:
-    """The functions that run calls on virtual tensors. `virtual_gpus.calls.dispatch` sets them; it imports this file."""
+    """The functions that run calls on virtual tensors. `calls.dispatch`, which imports this file, sets them."""
 
     function: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
     operator: Callable[[OpOverload, Sequence[Any], Mapping[str, Any]], Any]
@@ -35,10 +34,10 @@ class Handlers:
 handlers = Handlers()
 
 
-class VirtualTensor(HostAccess):
+class VirtualTensor(Tensor):
     """A tensor on a virtual GPU. `on_gpu` makes one; a call of the class, as in accelerate, makes a parameter."""
 
-    in_host_memory = True  # its values are an ordinary CPU tensor's, see `foreign_tensors`
+    in_host_memory = True  # its values are an ordinary CPU tensor's, see `plain_tensors.is_foreign`
     _gpu: int
     _made_at: CallSite | None
 
@@ -86,6 +85,57 @@ class VirtualTensor(HostAccess):
         history = races.history_of(self) if races.state.on else None
         if history is not None:
             history.recorded.add(stream.key)
+
+    def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        if dtype is not None:
+            return Tensor.type(self, dtype, non_blocking, **kwargs)
+        return plain(self).type().replace("torch.", "torch.cuda.", 1)
+
+    def tolist(self) -> Any:
+        report_sync("tolist")
+        accesses.waited_for(self)
+        return self.host_copy().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        if not force:
+            raise TypeError(
+                f"can't convert {self.device} device type tensor to numpy. "
+                "Use Tensor.cpu() to copy the tensor to host memory first."
+            )
+        report_sync("numpy")
+        accesses.waited_for(self)
+        return self.host_copy().numpy()
+
+    def __array__(self, dtype: Any = None) -> Any:
+        return self.numpy()
+
+    def host_copy(self) -> Tensor:
+        """Its values as an ordinary CPU tensor with memory of its own; not reported as a host sync."""
+        with torch.no_grad(), as_plain():
+            return self.clone()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        report_sync("printing a tensor")
+        accesses.waited_for(self)
+        with not_reported():
+            shown = self.host_copy()
+            if self.requires_grad and self.is_leaf:
+                shown.requires_grad_()
+            text = f"{shown!r}"
+        kind = "Parameter containing:\n" if isinstance(self, Parameter) else ""
+        return f"{kind}{text[:-1]}, device='{self.device}')"
+
+    def __format__(self, format_spec: str) -> str:
+        return format(self.item(), format_spec) if self.dim() == 0 else object.__format__(self, format_spec)
+
+    def apply_(self, function: Any) -> Any:
+        raise TypeError("apply_ is only implemented on CPU tensors")
+
+    def map_(self, tensor: Any, function: Any) -> Any:
+        raise TypeError("map_ is only implemented on CPU tensors")
+
+    def map2_(self, x: Any, y: Any, function: Any) -> Any:
+        raise TypeError("map2_ is only implemented on CPU tensors")
 
 
 class PinnedTensor(Tensor):

@@ -1,7 +1,7 @@
 """Streams and events of virtual GPUs. Work is done as soon as it is issued, so they order nothing.
 
 They record when the host would wait: always for a stream, and for an event unless the device was given other work after
-it. `virtual_gpus.streams.races` checks the order that they demand.
+it. `virtual_gpus.cuda.races` checks the order that they demand.
 """
 
 import itertools
@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from virtual_gpus.cuda import races
 from virtual_gpus.machine import DEVICES, gpu_index, issued, machine
-from virtual_gpus.streams import races
-from virtual_gpus.syncs.reports import report_sync
+from virtual_gpus.syncs import report_sync
 
 _handles = itertools.count(0x1000, 0x10)
 _POOL = 32  # how many streams of each priority torch has on a device; it hands them out in turn

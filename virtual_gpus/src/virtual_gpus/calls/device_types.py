@@ -1,4 +1,6 @@
-"""torch.FloatTensor, torch.cuda.FloatTensor and the like: classes that stand for a dtype and a kind of device."""
+"""Other names for devices: torch.device(1), which means a CUDA device as in a torch that was built for CUDA; and
+torch.FloatTensor, torch.cuda.FloatTensor and the like, classes that stand for a dtype and a kind of device.
+"""
 
 from collections.abc import Callable
 from functools import wraps
@@ -9,7 +11,38 @@ from torch import Tensor
 
 from virtual_gpus.calls.factories import report_reads
 from virtual_gpus.calls.tensor_to import to
-from virtual_gpus.machine import DEVICES, machine
+from virtual_gpus.machine import DEVICES, gpu_count, machine
+
+_TorchDevice = torch.device
+
+
+class _AnyDevice(type):
+    def __call__(cls, *args: Any, **kwargs: Any) -> torch.device:
+        if len(args) == 1 and isinstance(args[0], int) and not kwargs and 0 <= args[0] < gpu_count():
+            return DEVICES[args[0]]
+        return _TorchDevice(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _TorchDevice)
+
+    def __eq__(cls, other: object) -> bool:  # torch.fx asks whether a class is torch.device
+        return other is _TorchDevice or other is cls
+
+    def __hash__(cls) -> int:
+        return hash(_TorchDevice)
+
+
+class Device(metaclass=_AnyDevice):
+    """Stands for torch.device if a bare index is not a CUDA device there; it makes torch's own devices."""
+
+
+def index_is_cuda() -> bool:
+    """Whether torch's own torch.device(0) is cuda:0."""
+    try:
+        return torch.device(0).type == "cuda"
+    except RuntimeError:
+        return False
+
 
 DTYPES = {
     "BFloat16": torch.bfloat16, "Bool": torch.bool, "Byte": torch.uint8, "Char": torch.int8, "Double": torch.float64,
@@ -96,6 +129,7 @@ def with_default_type(original: Callable[..., None]) -> Callable[..., None]:
 def substitutes() -> list[tuple[object, str, object]]:
     """The substitutes, each as (module or class, name, value)."""
     return [
+        *([] if index_is_cuda() else [(torch, "device", Device)]),
         *((torch, name, made) for name, made in HOST.items()),
         *((torch.cuda, name, made) for name, made in CUDA.items()),
         (Tensor, "type", typed(_type)),

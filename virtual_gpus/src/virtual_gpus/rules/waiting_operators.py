@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from virtual_gpus.tensors.plain_tensors import directly
+from virtual_gpus.plain_tensors import directly
 
 Arguments = dict[str, Any]
 

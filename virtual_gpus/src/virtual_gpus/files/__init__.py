@@ -1,1 +1,0 @@
-"""Storages of virtual tensors; saving, loading, pickling and copying, all of which keep devices."""

@@ -1,1 +1,0 @@
-"""Backward passes: the devices of gradients, and what autograd refuses."""

@@ -1,1 +1,0 @@
-"""Streams, events and CUDA graphs of virtual GPUs, and races between streams."""

@@ -1,1 +1,0 @@
-"""Tensors that compute on the CPU and report a virtual GPU as their device."""
