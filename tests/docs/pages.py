@@ -1,4 +1,4 @@
-"""The pages of docs/ as programs: their blocks in order, run as a reader would run them.
+"""The pages of docs/, and the one of virtual_gpus/, as programs: their blocks in order, run as a reader would run them.
 
 The `python` blocks of a page run one after the other in one namespace; the `text` block after one has its output. A
 block with a title is a file. `console` blocks have commands after "$ ", which run in the folder of those files, and
@@ -26,7 +26,7 @@ _FENCE = re.compile(
     r'^```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^```$', re.DOTALL | re.MULTILINE
 )
 _SECONDS = re.compile(r"\bin \d+\.\d+s\b")
-NAMES = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+NAMES = [*sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")), "../virtual_gpus/README.md"]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import accelerate
+import accelerate  # type: ignore[import-untyped]
 import pytest
 import torch
 from torch import Tensor, nn
@@ -118,7 +118,7 @@ def test_f_pytorch_121761_an_exported_program_keeps_the_device_that_it_was_trace
 def test_g_transformers_47942_a_copy_between_gpus_is_read_before_it_is_there() -> None:
     with virtual_gpus(2, check_streams=True):
         hidden = torch.ones(4, device="cuda:0")
-        with torch.cuda.stream(torch.cuda.Stream("cuda:1")):
+        with torch.cuda.stream(torch.cuda.Stream("cuda:1")):  # type: ignore[no-untyped-call]
             moved = hidden.to("cuda:1", non_blocking=True)
         with pytest.raises(StreamRaceError, match=r"a copy that does not block .* wrote on cuda:0's default stream"):
             moved + 1

@@ -7,9 +7,9 @@ import torch
 
 import gen
 from gen.samplers import beam_search, greedy, multinomial
-from gen.testing import no_host_sync, virtual_gpus
 from tests.helpers import byte_tokenizer, needs_kernels_that_agree, tiny_model
 from tests.loop.test_prefix_tree import SAMPLED, some
+from virtual_gpus import no_host_sync, virtual_gpus
 
 KNOWN = 259  # ids of the tokenizer
 

@@ -12,8 +12,8 @@ from torch import Tensor
 import gen
 from gen.loop.results.ring import SLOTS, Packed, Ring, Ticket, packed
 from gen.loop.speculation.widths import Widths
-from gen.testing import no_host_sync, virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
+from virtual_gpus import no_host_sync, virtual_gpus
 
 
 def results(device: str) -> Packed:

@@ -17,9 +17,9 @@ from gen.loop.row_set import RowSet
 from gen.loop.run_all import run_all
 from gen.models.transformers.rows import TransformersRows
 from gen.samplers import Sampler, beam_search, greedy, multinomial
-from gen.testing import no_host_sync, virtual_gpus
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 from tests.loop.calls import new_jobs
+from virtual_gpus import no_host_sync, virtual_gpus
 
 KNOWN = 259  # the tokenizer's tokens; the model has 300
 PROMPTS = ["once upon", "a", "the cat sat on the mat", "xy", "to be or not to be"]
