@@ -12,7 +12,8 @@ import griffe
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 _SECTION = re.compile(r"\n(?=(?:Args|Attributes|Raises|Returns|Yields):\n)")
-_NAME = re.compile(r"`((?:gen|virtual_gpus)(?:\.\w+)+)`")
+_UNPACKS = re.compile(r"Unpack\[(\w+)\]")
+_NAME = re.compile(r"`(gen(?:\.\w+)+)`")
 
 
 def described() -> set[str]:
@@ -41,3 +42,32 @@ class Docstrings(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring:
             obj.docstring.value = for_reference(obj.docstring.value, self._names)
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        owners: list[Any] = [pkg]
+        while owners:
+            for member in list(owners.pop().members.values()):
+                if not member.is_alias and (member.is_module or member.is_class):
+                    owners.append(member)
+                elif not member.is_alias and member.is_function:
+                    spell_out(member)
+
+
+def spell_out(function: griffe.Function) -> None:
+    """Give a function the keyword arguments of the TypedDict that its last parameter unpacks."""
+    for parameter in list(function.parameters):
+        if found := _UNPACKS.fullmatch(str(parameter.annotation)):
+            del function.parameters[parameter.name]
+            for name, annotation in arguments_of(function, found[1]).items():
+                kind = griffe.ParameterKind.keyword_only
+                function.parameters.add(griffe.Parameter(name, annotation=annotation, kind=kind, default="..."))
+
+
+def arguments_of(function: Any, name: str) -> dict[str, Any]:
+    """The arguments of a TypedDict that a function's file names, with those of its bases before its own."""
+    typed = function.modules_collection[function.resolve(name)]
+    found: dict[str, Any] = {}
+    for base in map(str, typed.bases):
+        if base != "TypedDict":
+            found |= arguments_of(typed, base)
+    return found | {one.name: one.annotation for one in typed.members.values() if one.is_attribute}
