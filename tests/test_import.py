@@ -39,3 +39,16 @@ def test_names_are_imported_from_where_the_type_checker_finds_them() -> None:
     assert gen.devices.resolve_device("cpu").type == "cpu"  # a module of the package
     with pytest.raises(AttributeError, match="module 'gen' has no attribute 'lod'"):
         gen.lod  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("gen.doctor", "gen.errors.ModelError: gen.doctor needs virtual-gpus: pip install 'gen-torch[doctor]'"),
+        ("gen.testing", "ImportError: gen.testing is the package virtual_gpus now, which is not installed"),
+    ],
+)
+def test_what_needs_virtual_gpus_says_how_to_install_it(name: str, error: str) -> None:
+    program = f"import sys; sys.modules['virtual_gpus'] = None; import gen; gen.load; import {name}"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 1 and run.stderr.splitlines()[-1].startswith(error), run.stderr
