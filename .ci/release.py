@@ -4,8 +4,8 @@ An sdist holds what git tracks, and nothing else; gen's leaves virtual_gpus/ out
 checkout and the sdist give the same one. `twine check --strict` reads all. A new environment outside of the checkout
 installs the wheels that the sdists give, with the versions that constraints.txt pins. First virtual-gpus comes, with
 torch and pytest alone, by the steps of its action: a mistake of five lines raises its error there, in a test and in a
-program. Then gen comes:
-every public name is imported, `gen generate` writes a text, and `gen doctor` runs the demo model on virtual GPUs.
+program. Then gen comes: every public name is imported, `gen generate` writes a text, and `gen doctor` runs the demo
+model on virtual GPUs.
 """
 
 import argparse

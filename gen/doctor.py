@@ -33,7 +33,7 @@ try:
 except ImportError as error:
     if error.name != "virtual_gpus":
         raise
-    raise ModelError("gen.doctor needs virtual-gpus: pip install 'gen-torch[doctor]'") from error
+    raise ModelError("gen.doctor needs virtual-gpus: pip install 'gen-torch[doctor]', or ./virtual_gpus") from error
 
 PROMPTS = ["Once upon a time", "One"]
 SHORT, LONG = 4, 12  # new tokens of two calls; the difference of their syncs gives the syncs of a token

@@ -21,7 +21,7 @@ def nothing_left(request: Request, name: str, new_tokens: int) -> SamplingError:
     """The error for a text, or all beams of a prompt, without a token to choose after so many new ones."""
     message = f"{name}: no token was left to choose after {new_tokens} new ones"
     if bans := _bans(request):
-        return NoTokenError(f"{message}, by {' and '.join(bans)}. Ban fewer tokens.")
+        return NoTokenError(f"{message}: {' and '.join(bans)} left none, unless every logit is NaN. Ban fewer tokens.")
     return SamplingError(
         f"{message}, since every logit is -inf or NaN, or a parameter of its row is NaN. See whether the model "
         "overflows in this dtype, and whether a logits processor of yours bans every token."
