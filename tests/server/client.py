@@ -28,9 +28,10 @@ class Reply:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Let other tasks and threads run until the condition is true."""
-    while not true():
-        await asyncio.sleep(0.001)
+    """Let other tasks and threads run until the condition is true; give up after a minute."""
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0.001)
 
 
 class Client:

@@ -21,7 +21,7 @@ from gen.requests.settings import Settings
 from gen.samplers import beam_search, greedy, multinomial
 from gen.samplers.base import Sampled
 from tests.constraints.vocabularies import spelled, wordy_tokenizer
-from tests.helpers import ScriptedModel, tiny_model
+from tests.helpers import ScriptedModel, needs_kernels_that_agree, tiny_model
 from virtual_gpus import virtual_gpus
 
 EOS = len(spelled()) - 4
@@ -338,6 +338,7 @@ class TestUsualLimit:
         assert scripted.steps == 0
 
     def test_where_steps_have_several_rows_each_text_needs_room_in_all_of_them(self, model: Any) -> None:
+        needs_kernels_that_agree(model)
         rows = find_step_rows(model, True)
         needed = rows * (3 + 10)
         arguments: Any = {"max_new_tokens": 10, "eos_token_id": [], "seed": 1}

@@ -11,7 +11,7 @@ import torch
 
 import gen
 from gen.models.transformers.model import TransformersModel
-from tests.helpers import byte_tokenizer, plain_choices, tiny_model
+from tests.helpers import byte_tokenizer, needs_kernels_that_agree, plain_choices, tiny_model
 
 PROMPTS = [[1, 2, 3, 4, 5], [9, 8]]
 SETTINGS: dict[str, Any] = {"sampler": gen.samplers.greedy(), "max_new_tokens": 12, "eos_token_id": [], "details": True}
@@ -87,6 +87,7 @@ def test_scores_and_prefixes_follow_too() -> None:
 def test_an_exact_engine_asks_for_another_one_where_steps_need_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     hf_model = tiny_model("llama")
     model = gen.from_transformers(hf_model, byte_tokenizer())
+    needs_kernels_that_agree(model)
     with gen.Engine(model, exact=True) as engine:
         engine.generate("a", **SETTINGS)
         monkeypatch.setattr(model, "_step_rows", {})
