@@ -21,7 +21,7 @@ LIMITS: dict[tuple[str, str], tuple[float, float]] = {
     (GEN, "files"): (336, 255),
     ("virtual GPUs", "lines"): (6_519, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (46_016, 41_000),
+    ("tests", "lines"): (46_021, 41_000),
     ("benchmarks", "lines"): (10_748, 10_000),
     ("all of gen", "tokens per line of code"): (10.25, 10.2),
 }
