@@ -25,7 +25,6 @@ from gen.runtime.isolation import isolated
 from gen.tokens.tokenizers import Tokenizer
 from gen.tools.values import ToolCallsType
 
-_TRIED = 32  # tokens of a text that the host engine must be able to follow
 _MOST_KEPT = 64  # constraints of a tokenizer; the least recently used one goes first
 _MOST_BYTES = 2**28  # of their automata together, unless the last one alone has more
 _kept: WeakKeyDictionary[Tokenizer, OrderedDict[Hashable, Constraint]] = WeakKeyDictionary()
@@ -150,8 +149,6 @@ def work_out(plan: Tree | Told, vocabulary: Vocabulary) -> Worked:
     made = plan if isinstance(plan, Plan) else Composition(plan, vocabulary)
     constraint = _held(made, vocabulary, torch.device("cpu"))
     found = None if constraint.automaton is None else constraint.automaton.found
-    if constraint.grammar is not None:
-        constraint.grammar.try_out(_TRIED)
     return Worked(found, made.tables() if isinstance(made, Composition) else {}, constraint.reason)
 
 
@@ -197,6 +194,8 @@ def _held(
             )
     try:
         grammar = Grammar(made.grammar(), vocabulary)
+        if worked is None:
+            grammar.try_out()
     except Empty as error:
         raise ConstraintError(f"no text meets the output type: {error}") from error
     except ConstraintError as error:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 T = TypeVar("T")
+_MOST_IN_ROW = 20_000  # ways to write a text that llguidance follows at once: ten times as many as it does by itself
 _STACK = 2**28  # bytes that a thread may use; only those that it uses take memory
 
 
@@ -33,39 +34,47 @@ class Grammar:
     """
 
     def __init__(self, text: str, vocabulary: Vocabulary) -> None:
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
 
         tokenizer, self._bytes = _tokenizer_of(vocabulary)
-        self._start = _on_a_large_stack(lambda: LLMatcher(tokenizer, text, log_level=0))
-        if self._start.is_error():
-            raise ConstraintError(f"llguidance: {_first_line(self._start)}")
-        self.try_out(1)
+        limits = LLParserLimits(max_items_in_row=_MOST_IN_ROW, step_max_items=25 * _MOST_IN_ROW)
+        self._make = lambda: LLMatcher(tokenizer, text, log_level=0, limits=limits)
+        self._start = _on_a_large_stack(self._make)
+        if problem := problem_of(self._start):
+            raise ConstraintError(problem)
+        self.try_out(1, 1)
 
-    def try_out(self, tokens: int) -> None:
-        """Follow one text, of the longest tokens that are allowed, to find out whether llguidance can.
-
-        Its lexer works out its states when they are first needed, and keeps them for all matchers of the grammar.
+    def try_out(self, texts: int = 3, tokens: int = 40) -> None:
+        """Follow some texts, to find out whether llguidance can: one of the longest tokens that are allowed, others of
+        any tokens.
 
         Raises:
-            ConstraintError: llguidance fails on it.
+            ConstraintError: llguidance fails on one of them.
         """
-        matcher = self.matcher()
-        for _ in range(tokens):
-            bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
-            allowed = np.flatnonzero(bits[: len(self._bytes.lengths)])
-            if matcher.is_stopped() or not len(allowed):
-                break
-            matcher.consume_token(int(allowed[self._bytes.lengths[allowed].argmax()]))
-        if matcher.is_error():
-            raise ConstraintError(f"llguidance: {_first_line(matcher)}. Take a simpler output type.")
+        chance = np.random.default_rng(0)
+        for number in range(texts):
+            matcher = self.matcher()
+            for _ in range(tokens):
+                bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+                allowed = np.flatnonzero(bits[: len(self._bytes.lengths)])
+                if matcher.is_stopped() or not len(allowed):
+                    break
+                longest = self._bytes.lengths[allowed].argmax()
+                matcher.consume_token(int(chance.choice(allowed) if number else allowed[longest]))
+            if problem := problem_of(matcher):
+                raise ConstraintError(f"{problem}. Take a simpler output type.")
 
     def matcher(self) -> "LLMatcher":
         """A matcher at the start of a text."""
         return self._start.deep_copy()
 
+    def renew(self) -> None:
+        """Begin later texts with a new lexer: all matchers share one, and fail once it has too many states."""
+        self._start = _on_a_large_stack(self._make)
+
     def walker(self) -> "HostWalker":
         """A walker at the start of a text."""
-        return HostWalker(self.matcher())
+        return HostWalker(self.matcher(), self.renew)
 
     def accepts(self, text: bytes) -> bool:
         """Whether a text is a full match that the vocabulary's tokens can spell."""
@@ -91,8 +100,8 @@ def _on_a_large_stack(make: Callable[[], T]) -> T:
 class HostWalker:
     """See `gen.constraints.constraint.Walker`."""
 
-    def __init__(self, matcher: "LLMatcher") -> None:
-        self._matcher = matcher
+    def __init__(self, matcher: "LLMatcher", renew: Callable[[], None]) -> None:
+        self._matcher, self._renew = matcher, renew
 
     @property
     def complete(self) -> bool:
@@ -109,10 +118,13 @@ class HostWalker:
     def problem(self) -> str:
         if not self._matcher.is_error():
             self._matcher.compute_bitmask()  # fails now if the text has no next token
-        return f"llguidance: {_first_line(self._matcher)}" if self._matcher.is_error() else ""
+        problem = problem_of(self._matcher)
+        if problem:
+            self._renew()
+        return problem
 
     def copy(self) -> Self:
-        return type(self)(self._matcher.deep_copy())
+        return type(self)(self._matcher.deep_copy(), self._renew)
 
 
 def is_complete(matcher: "LLMatcher") -> bool:
@@ -120,8 +132,12 @@ def is_complete(matcher: "LLMatcher") -> bool:
     return matcher.is_stopped() and not matcher.is_error() and matcher.is_accepting()
 
 
-def _first_line(matcher: "LLMatcher") -> str:
-    return next(iter(matcher.get_error().splitlines()), "it failed without a message")[:300]
+def problem_of(matcher: "LLMatcher") -> str:
+    """Why a matcher has failed, in one line; "" if it has not."""
+    if not matcher.is_error():
+        return ""
+    said = next(iter(matcher.get_error().splitlines()), "")[:300]
+    return f"llguidance: {said if said and 'panic' not in said else 'an error of its own, since it is too complex'}"
 
 
 class _Bytes:

@@ -135,10 +135,12 @@ class Made:
 
     Attributes:
         make: gives the value; it may raise ValueError.
+        about: what it is, for errors.
     """
 
     part: Any
     make: Callable[[Any], Any]
+    about: str = ""
 
 
 Composed = Sequence | Either | Repeat | Made

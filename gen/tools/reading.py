@@ -35,7 +35,8 @@ def _read(tool: Any) -> Tool:
     if isinstance(tool, Mapping):
         return _of_json(tool)
     if isinstance(tool, type) and issubclass(tool, BaseModel):
-        return Tool(tool.__name__, _described(tool.__name__, inspect.cleandoc(tool.__doc__ or ""), tool), tool)
+        described = _described(tool.__name__, inspect.cleandoc(tool.__doc__ or ""), tool)
+        return _tool(tool.__name__, described, tool, lambda value: value)
     if callable(tool) and not isinstance(tool, type) and hasattr(tool, "__name__"):
         return _of_function(tool)
     raise ConstraintError(
@@ -60,7 +61,7 @@ def _of_json(tool: Mapping[str, Any]) -> Tool:
     if not schema["properties"]:
         schema.setdefault("additionalProperties", False)
     described = {"type": "function", "function": {**function, "parameters": schema}}
-    return Tool(function["name"], described, json_schema(schema))
+    return _tool(function["name"], described, json_schema(schema), lambda value: value)
 
 
 def _of_function(function: Callable[..., object]) -> Tool:
@@ -90,7 +91,11 @@ def _of_function(function: Callable[..., object]) -> Tool:
         given = [field for field in type(value).model_fields if field in value.model_fields_set]
         return {str(type(value).model_fields[field].alias): getattr(value, field) for field in given}
 
-    return Tool(name, _described(name, about, model), Made(model, arguments))
+    return _tool(name, _described(name, about, model), model, arguments)
+
+
+def _tool(name: str, described: Mapping[str, Any], arguments: Any, read: Callable[[Any], Any]) -> Tool:
+    return Tool(name, described, Made(arguments, read, f"the arguments of the tool {name!r}"))
 
 
 def _described(name: str, about: str | None, model: type[BaseModel]) -> dict[str, Any]:

@@ -5,13 +5,15 @@ import random
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 
+from benchmarks.constraints.host_walks import walk
 from gen.constraints import grammars
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.automata.regexes import regex_table
-from gen.constraints.host_engine import Grammar, _Bytes
-from gen.constraints.schema import Whitespace, schema_table, string_table
+from gen.constraints.host_engine import Grammar, _Bytes, problem_of
+from gen.constraints.schema import Whitespace, schema_grammar, schema_table, string_table
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 from tests.constraints.schema.random_schemas import random_schema, random_value
@@ -267,6 +269,78 @@ def test_a_value_that_never_ends_is_no_way_out() -> None:
 def test_what_no_engine_can_say_is_refused(schema: Any, message: str) -> None:
     with pytest.raises(ConstraintError, match=message):
         grammars.of_schema(schema, closed=True, whitespace="line")
+
+
+def test_equal_alternatives_are_written_once() -> None:
+    """Each alternative has scalars in common with the others, and ends in the same ways."""
+    ways = [{"required": [f"k{place}"], "properties": {f"k{place}": {"enum": [1, "x"]}}} for place in range(9)]
+    written = schema_grammar({"anyOf": ways, "items": {"type": "integer"}}, closed=True, whitespace="line")
+    rules = dict(line.split(": ", 1) for line in written.splitlines() if line.startswith("s"))
+    alternatives = {name: said.split(" | ") for name, said in rules.items()}
+    assert all(len(said) == len(set(said)) for said in alternatives.values())
+    assert len(rules) == len({frozenset(said) for said in alternatives.values()})
+    assert [accepts(grammars.of_lark(written), text) for text in ('{"k3": "x"}', "[1]", "null", '{"k3": 2}')] == [
+        *(True, True, True, False)
+    ]
+
+
+def test_what_compiles_can_be_walked_to_the_end_of_any_text() -> None:
+    """Random schemas with a reference to themselves, six random texts each, up to 60 tokens."""
+    chance, tokens = random.Random(3), np.random.default_rng(3)
+    whole = 0
+    for number in range(60):
+        schema = random_schema(chance) | {"patternProperties": {"^next$": {"$ref": "#"}}}
+        try:
+            grammar = Grammar(grammars.of_schema(schema, closed=number % 2 == 0, whitespace="line"), VOCABULARY)
+        except (Empty, ConstraintError):
+            continue
+        for _ in range(6):
+            count, ended, problem = walk(grammar, tokens, 60)
+            assert not problem, (schema, count, problem)
+            whole += ended
+    assert whole > 150
+
+
+def test_a_class_of_a_thousand_optional_fields_is_followed() -> None:
+    """After each of its fields any later one may come; by itself llguidance follows 2000 ways."""
+    schema = {"type": "object", "properties": {f"p{number}": {"type": "boolean"} for number in range(1500)}}
+    grammar = Grammar(grammars.of_schema(schema, closed=True, whitespace="line"), VOCABULARY)
+    assert walk(grammar, np.random.default_rng(0), 40)[2] == ""
+    assert grammar.accepts(b'{"p3": true, "p1499": false}') and not grammar.accepts(b'{"p4": true, "p3": true}')
+
+
+def test_a_lexer_with_too_many_states_fails_the_texts_that_have_it_and_no_later_one() -> None:
+    grammar = Grammar(grammars.of_lark("start: /[ab]{90}c(a{1000}){1000}/"), VOCABULARY)
+    grammar.try_out()
+
+    def text(grammar: Grammar) -> str:
+        walker = grammar.walker()
+        for byte in b"ab" * 45 + b"ca":
+            if problem := walker.problem():
+                return problem
+            walker.push(byte)
+        return ""
+
+    assert "too many" in text(grammar)
+    walker = grammar.walker()
+    assert walker.push(ord("a")) and walker.problem() == ""
+
+
+def test_no_error_tells_of_a_panic() -> None:
+    class Failed:
+        def __init__(self, said: str) -> None:
+            self.said = said
+
+        def is_error(self) -> bool:
+            return True
+
+        def get_error(self) -> str:
+            return self.said
+
+    panicked: Any = Failed("panic: assertion failed: self.row < rows.len()\nat src/earley/parser.rs:1")
+    assert problem_of(panicked) == "llguidance: an error of its own, since it is too complex"
+    failed: Any = Failed("too many items\nmore")
+    assert problem_of(failed) == "llguidance: too many items"
 
 
 def test_a_grammar_that_is_none_is_refused_in_one_line() -> None:

@@ -346,3 +346,27 @@ def test_thirty_tools_are_one_automaton() -> None:
     """Each tool takes a string, a whole number, options and an object; benchmarks/constraints/tools.py has times."""
     kind = gen.compile(model_of("hermes"), gen.tool_calls(tools(SMALL, 30)))
     assert kind.engine == "device" and kind.states is not None and kind.states < 10_000
+
+
+def test_an_error_names_the_tool_and_the_parameter_that_no_value_meets() -> None:
+    good = {"name": "good", "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}}}
+    wrong = {"type": "array", "items": {"type": "string", "enum": [1]}, "minItems": 1}
+    bad = {
+        "name": "bad",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "a": {"type": "string"},
+                "b": {"type": "object", "properties": {"c": wrong}, "required": ["c"]},
+            },
+            "required": ["a", "b"],
+        },
+    }
+    with pytest.raises(
+        gen.ConstraintError,
+        match=r"no text meets the arguments of the tool 'bad': no value meets .* #/properties/b/properties/c/items$",
+    ):
+        gen.compile(ScriptedModel("x"), gen.tool_calls([good, bad]))
+    unsaid = {"name": "unsaid", "parameters": {"type": "object", "properties": {"x": {"disallow": "string"}}}}
+    with pytest.raises(gen.ConstraintError, match=r"the arguments of the tool 'unsaid': disallow at #/properties/x"):
+        gen.compile(ScriptedModel("x"), gen.tool_calls([good, unsaid]))

@@ -39,6 +39,13 @@ class DyingRows(ScriptedRows):
         return super().logits(rows).masked_fill(dead.unsqueeze(1), self._value)
 
 
+def test_a_typed_text_that_dies_is_told_nothing_about_dtypes() -> None:
+    for value in (math.nan, -math.inf):
+        with pytest.raises(gen.SamplingError, match="no token was left to choose after 2 new ones") as caught:
+            gen.generate(DyingModel(value), "ab", gen.regex("[ab]{3}"))
+        assert "output type allows" in str(caught.value) and "dtype" not in str(caught.value)
+
+
 @pytest.fixture(scope="module")
 def model() -> Any:
     return gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())

@@ -84,7 +84,9 @@ class Composition:
         try:
             return recogniser(end, known)
         except Empty as error:
-            raise ConstraintError(f"no text meets one of its parts: {error}") from error
+            raise ConstraintError(f"no text meets {end.about or 'one of its parts'}: {error}") from error
+        except ConstraintError as error:
+            raise ConstraintError(f"{end.about}: {error}" if end.about else str(error)) from error
 
     def _check_repeats(self, tree: Tree) -> bool:
         """Whether a tree may be empty. Raises ConstraintError where a repeated part may be."""

@@ -5,7 +5,7 @@ pieces of the text "<b>7" are (b"<b>", (0, b"7")), with the number of the branch
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gen.constraints.automata.table import Table
@@ -41,12 +41,14 @@ class Plan:
         table: makes the automaton, or raises why there is none; None if only llguidance can enforce the type.
         grammar: writes the grammar for llguidance. Raises ConstraintError where it cannot.
         parse: reads a whole text. Raises ValueError where the type refuses the value.
+        about: what it is, for errors; "" if it has no name.
     """
 
     key: Hashable
     table: Callable[[], Table] | None
     grammar: Callable[[], str]
     parse: Callable[[str], Any]
+    about: str = ""
 
     def value(self, piece: Any) -> Any:
         """See `Word.value`. Raises ValueError where the type refuses the value."""
@@ -170,7 +172,10 @@ def read_tree(output_type: Composed, read_plan: Callable[[Any], Plan]) -> Tree:
         return read_tree(part, read_plan) if isinstance(part, Composed) else read_plan(part)
 
     if isinstance(output_type, Made):
-        return Remade(read(output_type.part), output_type.make)
+        part = read(output_type.part)
+        if output_type.about and isinstance(part, Plan):
+            part = replace(part, about=output_type.about)
+        return Remade(part, output_type.make)
     if isinstance(output_type, Sequence):
         return Row(tuple(map(read, output_type.parts)))
     if isinstance(output_type, Repeat):

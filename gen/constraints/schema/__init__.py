@@ -42,11 +42,10 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace) -> Table:
         raise TooLarge("a schema nested too deeply") from None
     try:
         if end is None:
-            raise Empty("no value meets this schema")
+            raise writer.no_value()
         return table(determinise(writer.nfa, start, end, budget=budget))
     except Empty:
-        writer.check_whole()
-        raise
+        raise writer.no_value() from None
 
 
 def schema_grammar(schema: Any, *, closed: bool, whitespace: Whitespace) -> str:
@@ -55,8 +54,7 @@ def schema_grammar(schema: Any, *, closed: bool, whitespace: Whitespace) -> str:
     try:
         return writer.grammar(schema, Place("#", _DEPTH, 0))
     except Empty:
-        writer.check_whole()
-        raise
+        raise writer.no_value() from None
     except RecursionError:
         raise TooLarge("a schema nested too deeply") from None
 

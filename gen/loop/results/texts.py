@@ -22,6 +22,11 @@ def nothing_left(request: Request, name: str, new_tokens: int) -> SamplingError:
     message = f"{name}: no token was left to choose after {new_tokens} new ones"
     if bans := _bans(request):
         return NoTokenError(f"{message}: {' and '.join(bans)} left none, unless every logit is NaN. Ban fewer tokens.")
+    if request.constraint is not None:
+        return SamplingError(
+            f"{message}, since every logit of those that its output type allows is -inf or NaN. See whether a logits "
+            "processor of yours bans them all, and whether the model gives numbers without the output type."
+        )
     return SamplingError(
         f"{message}, since every logit is -inf or NaN, or a parameter of its row is NaN. See whether the model "
         "overflows in this dtype, and whether a logits processor of yours bans every token."

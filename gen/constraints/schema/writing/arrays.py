@@ -28,7 +28,7 @@ class _Array:
     """After each item there is a state for each `Counts`, until all further items are alike: then comes a loop."""
 
     def __init__(self, writer: "Writer", part: Part, place: "Place") -> None:
-        self._writer, self._part = writer, part
+        self._writer, self._part, self._place = writer, part, place
         self._tops = [one.least if one.most is None else one.most for one in part.contains]
         self._opened, self._between, self._closing = writer.layout.around(place.level)
         self._inside = place.within("items", place.depth if part.items else place.depth - 1)
@@ -49,6 +49,8 @@ class _Array:
                 before = writer.text(one, self._between if number else self._opened)
                 for more, end in self._item(number, counts, before):
                     writer.nfa.join(end, after.setdefault(more, writer.nfa.state()))
+            if number < part.min_items and not after:
+                writer.because[self._place.path] = self._inside.path
             here = after
             if number + 1 >= part.min_items:
                 self._may_close(here)

@@ -8,6 +8,8 @@ becomes, in Lark, `s0: "[" s1`, `s1: s7 s2`, `s2: ", " s1 | "]"`; a state with o
 rules that lead to it.
 """
 
+from collections.abc import Collection
+
 from gen.constraints.automata.limits import Budget, Empty, TooLarge, Unsupported
 
 _MOST_STATES = 300_000
@@ -70,7 +72,7 @@ class Network:
         for state in live:
             kept = (way for way in ways[state] if way is None or _leads_on(way, live))
             ways[state] = list(dict.fromkeys(kept))
-        return _lines(ways, start, self.refused)
+        return _lines(*_merged(ways, start, self.refused), self.refused)
 
     def _ways(self, state: int) -> list[Way]:
         """The ways out of a state."""
@@ -100,6 +102,31 @@ def _live(ways: dict[int, list[Way]]) -> set[int]:
             live.add(state)
             todo += needs.get(state, ())
     return live
+
+
+def _merged(ways: dict[int, list[Way]], start: int, kept: Collection[int]) -> tuple[dict[int, list[Way]], int]:
+    """The ways and the start, with one state instead of all that have equal ways; those on a cycle stay.
+
+    Alternatives of a schema often have values in common. llguidance follows each way to write a text, up to a limit.
+
+    Args:
+        kept: states to keep.
+    """
+    out: dict[int, list[Way]] = {}
+    same: dict[Symbol, int] = {}  # for each state, the one that stands for it
+    known: dict[frozenset[Way], int] = {}
+    todo = [(start, False)]
+    while todo:
+        state, looked_into = todo.pop()
+        if looked_into:
+            merged = (way and (same.get(way[0], way[0]), same.get(way[1], way[1])) for way in ways[state])
+            out[state] = list(dict.fromkeys(merged))
+            same[state] = state if state in kept else known.setdefault(frozenset(out[state]), state)
+        elif state not in out:
+            out[state] = []
+            todo.append((state, True))
+            todo += [(one, False) for way in ways[state] if way for one in way if isinstance(one, int)]
+    return out, same[start]
 
 
 def _lines(ways: dict[int, list[Way]], start: int, refused: dict[int, Unsupported]) -> str:
@@ -136,6 +163,6 @@ def _lines(ways: dict[int, list[Way]], start: int, refused: dict[int, Unsupporte
     for state in todo:
         if state in refused:
             raise refused[state]
-        lines.append(f"s{state}: {' | '.join(map(written, ways[state]))}")
+        lines.append(f"s{state}: {' | '.join(dict.fromkeys(map(written, ways[state])))}")
     lines += [f"{name}: {terminal}" for terminal, name in terminals.items()]
     return "\n".join(lines)

@@ -91,6 +91,8 @@ class _Object:
                 end = writer.value(schemas, key, self._place.within(f"properties/{name}", self._place.depth))
                 if end is not None:
                     nfa.join(end, here.setdefault(count, nfa.state()))
+            if name in way.required and not here:
+                writer.because[self._place.path] = f"{self._place.path}/properties/{name}"
             keys = {} if name in way.required else {count: nfa.after(start) for count, start in keys.items()}
         if others:
             self._write_others(here, keys, others)

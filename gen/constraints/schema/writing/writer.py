@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from gen.constraints.automata.dfa import Dfa
-from gen.constraints.automata.limits import Budget, Unsupported
+from gen.constraints.automata.limits import Budget, Empty, Unsupported
 from gen.constraints.automata.texts import few
 from gen.constraints.schema.disjoint import Disjoint
 from gen.constraints.schema.merging import Merger
@@ -52,6 +52,7 @@ class Writer(ABC):
         closed: whether objects have only the properties that they list.
         disjoint: proves that parts have no value in common.
         left_out: which values the schema has that are not written; None if there are none.
+        because: for the path of a schema without values, the path of a property or item that has none.
     """
 
     nfa: States
@@ -62,12 +63,17 @@ class Writer(ABC):
         self.disjoint = Disjoint(self.parts_of, self.patterns, closed)
         self._merger = Merger(root, budget, self.disjoint)
         self.left_out: str | None = None
+        self.because: dict[str, str] = {}
         self._texts: dict[Hashable, Dfa | None] = {}
 
-    def check_whole(self) -> None:
-        """Raise Unsupported if nothing was written, though there may be values."""
+    def no_value(self) -> Empty:
+        """The error if nothing was written. Raises Unsupported if there may be values all the same."""
         if self.left_out is not None:
             raise Unsupported(self.left_out)
+        path = "#"
+        while path in self.because:
+            path = self.because[path]
+        return Empty(f"no value meets {'this schema' if path == '#' else f'the schema at {path[:200]}'}")
 
     @abstractmethod
     def value(self, schemas: Sequence[Any], state: int, place: Place) -> int | None:
