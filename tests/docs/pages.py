@@ -19,6 +19,7 @@ import pytest
 import gen
 import virtual_gpus
 from gen import cli
+from virtual_gpus import placements
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -101,12 +102,22 @@ def _session(line: str) -> str:
     sys.stdin = TextIOWrapper(BytesIO("".join(f"{word}\n" for word in said).encode()))
     try:
         with redirect_stdout(output), suppress(SystemExit):
-            {"gen": cli.main, "pytest": _pytest}[program](arguments)
+            {"gen": cli.main, "pytest": _pytest, "python": _placements}[program](arguments)
     finally:
         sys.stdin = before
     within = "|".join(re.escape(str(Path(package.__file__ or "").parent)) for package in (gen, virtual_gpus))
     printed = re.sub(rf"^(?:{within}).*$", "...", output.getvalue(), flags=re.MULTILINE)
     return f"{line}\n{printed}"
+
+
+def _placements(arguments: list[str]) -> None:
+    """Run `python -m virtual_gpus.placements` in this process."""
+    assert arguments[:2] == ["-m", placements.__name__]
+    path = list(sys.path)
+    try:
+        placements.main(arguments[2:])
+    finally:
+        sys.path[:] = path
 
 
 def _pytest(arguments: list[str]) -> None:

@@ -15,6 +15,7 @@ from gen.models.peer_copies import check_peer_copies
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.virtual_gpus.whole_programs.test_transformers import split
 from virtual_gpus import virtual_gpus
+from virtual_gpus.faults import PartialCopy
 from virtual_gpus.virtual_tensor import VirtualTensor
 
 DEVICE_MAP = {"model.embed_tokens": 0, "model.rotary_emb": 0, "model.layers.0": 0}
@@ -22,41 +23,55 @@ DEVICE_MAP |= {"model.layers.1": 1, "model.norm": 1, "lm_head": 1}
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
 
 
-def break_copies(patch: pytest.MonkeyPatch, source: torch.device, target: torch.device, damage: Any) -> None:
-    """Let copies from one GPU to another arrive changed, as on machines whose IOMMU breaks them."""
-    to: Callable[..., Tensor] = VirtualTensor.to
-
-    def broken(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        moved = to(tensor, *args, **kwargs)
-        if tensor.device == source and moved.device == target:
-            return damage(moved)  # type: ignore[no-any-return]
-        return moved
-
-    patch.setattr(VirtualTensor, "to", broken)
-
-
-def last_wrong(tensor: Tensor) -> Tensor:
-    tensor[-1] = 0
-    return tensor
-
-
-@pytest.mark.parametrize("damage", [torch.zeros_like, last_wrong], ids=["zeros", "one number"])
-@pytest.mark.parametrize(("source", "target"), [(GPU0, GPU1), (GPU1, GPU0)])
-def test_a_broken_copy_is_refused_at_load_and_names_both_devices(
-    source: torch.device, target: torch.device, damage: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with virtual_gpus(2):
+@pytest.mark.parametrize("part", [0.0, 1 - 1e-5], ids=["zeros", "the last number"])
+@pytest.mark.parametrize(("source", "target"), [(0, 1), (1, 0)])
+def test_a_broken_copy_is_refused_at_load_and_names_both_devices(source: int, target: int, part: float) -> None:
+    broken = PartialCopy(source=source, target=target, part=part)
+    with virtual_gpus(2, faults=[broken]):
         model = split(tiny_model("llama"), "llama")
-        break_copies(monkeypatch, source, target, damage)
-        with pytest.raises(gen.DeviceError, match=f"a copy from {source} to {target} came out wrong in [0-9]+ of"):
+        with pytest.raises(
+            gen.DeviceError, match=f"a copy from cuda:{source} to cuda:{target} came out wrong in [0-9]"
+        ):
             gen.from_transformers(model, byte_tokenizer())
 
 
-def test_a_model_on_one_device_copies_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with virtual_gpus(2):
-        break_copies(monkeypatch, GPU0, GPU1, torch.zeros_like)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        PartialCopy(chain=True),
+        PartialCopy(chain=True, source=2, target=1),
+        PartialCopy(chain=True, at_least=2**24),
+        PartialCopy(busy=200),
+        PartialCopy(busy=200, source=2, target=0, at_least=2**24),
+    ],
+    ids=repr,
+)
+def test_what_only_chains_and_busy_gpus_break_is_seen_where_each_pair_is_right(fault: PartialCopy) -> None:
+    with virtual_gpus(3, faults=[fault]):
+        with pytest.raises(gen.DeviceError, match="copies that cuda:0, cuda:1, cuda:2 pass on to each other"):
+            check_peer_copies([GPU0, GPU1, torch.device("cuda:2")])
+        assert fault.happened
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+def test_large_copies_are_tried(devices: int) -> None:
+    said = f"from cuda:0 to cuda:1 came out wrong in [0-9]+ of {2**22} numbers"
+    large = PartialCopy(source=0, target=1, at_least=2**24)
+    with virtual_gpus(devices, faults=[large]), pytest.raises(gen.DeviceError, match=said):
+        check_peer_copies([torch.device("cuda", index) for index in range(devices)])
+
+
+def test_gpus_with_little_memory_left_try_smaller_copies() -> None:
+    with virtual_gpus(2, memory="4MiB"):
+        check_peer_copies([GPU0, GPU1])
+
+
+def test_a_model_on_one_device_copies_nothing() -> None:
+    broken = PartialCopy()
+    with virtual_gpus(2, faults=[broken]):
         model = gen.from_transformers(tiny_model().to("cuda:1"), byte_tokenizer())
         assert model.placement.devices == (GPU1,)
+        assert not broken.happened
 
 
 def test_copies_that_arrive_are_let_pass(two_gpus: None) -> None:

@@ -25,6 +25,7 @@ from gen.models.base import Inputs, Model, Rows
 from gen.models.checkpoints import read_json
 from gen.models.exllama.shared import Checkpoint, Turns, errors_of, import_exllama, tensors_in
 from gen.models.idle_rows import Idle
+from gen.models.peer_copies import check_peer_copies
 from gen.samplers import Sampler
 
 CACHES = {"fp16": "ExLlamaV2Cache", "q8": "ExLlamaV2Cache_Q8", "q6": "ExLlamaV2Cache_Q6", "q4": "ExLlamaV2Cache_Q4"}
@@ -75,6 +76,7 @@ class Exllamav2Model(Model):
             dtype=torch.float16,
         )
         self._check_places()
+        check_peer_copies(self.placement.devices)
 
     def __repr__(self) -> str:
         """What it is, where, and in which dtype."""

@@ -26,6 +26,7 @@ from gen.models.exllama import shared
 from gen.models.exllama.page_table import PageTable
 from gen.models.exllama.shared import Checkpoint, tensors_in
 from gen.models.idle_rows import Idle
+from gen.models.peer_copies import check_peer_copies
 from gen.models.transformers.snapshot import Snapshot
 from gen.samplers import Sampler
 
@@ -65,6 +66,7 @@ class Exllamav3Model(Model):
         for name, tensor, device in self.weights():
             if tensor.device != device:
                 raise DeviceError(f"exllamav3 was to put {name} on {device}, it is on {tensor.device}.")
+        check_peer_copies(self.placement.devices)
 
     def __repr__(self) -> str:
         """What it is, where, and in which dtype."""

@@ -26,7 +26,8 @@ def read_placement(model: "PreTrainedModel") -> Placement:
     """
     input_device = runs_on(model.get_input_embeddings())
     layer_devices = tuple(runs_on(layer) for layer in _layers(model))
-    devices = {input_device, *layer_devices, *(parameter.device for parameter in model.parameters())}
+    of_parameters = (parameter.device for parameter in model.parameters())
+    devices = dict.fromkeys((input_device, *layer_devices, *of_parameters))
     check_peer_copies(devices)
     logits_device = input_device if len(devices) == 1 else _probe(model, input_device)
     return Placement(

@@ -1,6 +1,6 @@
 """Virtual GPUs for tests: torch's CUDA devices on any machine, and a check that the host never waits for one.
 
-Each name is imported when it is first used, so neither `import virtual_gpus` nor pytest's plugin waits for torch.
+What needs torch is imported when it is first used, so neither `import virtual_gpus` nor pytest's plugin waits for it.
 """
 
 from importlib import import_module
@@ -10,14 +10,6 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from virtual_gpus.emulator import virtual_gpus
-    from virtual_gpus.errors import (
-        ArgumentError,
-        DeviceError,
-        DeviceMismatchError,
-        HostSyncError,
-        StreamRaceError,
-        VirtualGpuError,
-    )
     from virtual_gpus.syncs import SyncReport, allowed, no_host_sync
 
 __all__ = [
@@ -33,14 +25,39 @@ __all__ = [
     "virtual_gpus",
 ]
 
+
+class VirtualGpuError(Exception):
+    """Base of all errors that virtual GPUs add to torch's own."""
+
+
+class ArgumentError(VirtualGpuError, ValueError):
+    """An argument that cannot be used."""
+
+
+class DeviceError(VirtualGpuError, RuntimeError):
+    """A device that does not exist, or something that virtual GPUs cannot do with one."""
+
+
+class DeviceMismatchError(DeviceError):
+    """An operation on tensors of different devices. It is a RuntimeError, like CUDA's own."""
+
+
+class HostSyncError(VirtualGpuError, RuntimeError):
+    """The host waited for the device where it may not."""
+
+
+class StreamRaceError(VirtualGpuError, RuntimeError):
+    """Work on one stream touches memory that another stream, or the host, may still be using."""
+
+
 _HOMES = dict.fromkeys(("SyncReport", "allowed", "no_host_sync"), "syncs") | {"virtual_gpus": "emulator"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name from the module that defines it."""
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'virtual_gpus' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"virtual_gpus.{_HOMES.get(name, 'errors')}"), name)
+    value = globals()[name] = getattr(import_module(f"virtual_gpus.{_HOMES[name]}"), name)
     return value
 
 

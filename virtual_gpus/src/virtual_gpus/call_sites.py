@@ -34,14 +34,14 @@ def call_site() -> CallSite | None:
         code = frame.f_code
         internal = _is_internal.get(code.co_filename)  # a function less: this runs for every new tensor
         if internal is None:
-            internal = _internal(frame)
+            internal = is_internal(frame)
         if not internal:
             return code, frame.f_lasti
         frame = frame.f_back
     return None
 
 
-def _internal(frame: FrameType) -> bool:
+def is_internal(frame: FrameType) -> bool:
     """Whether a file is torch's or virtual_gpus's own, or hides itself as from pytest, by `__tracebackhide__`."""
     name = frame.f_code.co_filename
     internal = _is_internal.get(name)
@@ -60,11 +60,12 @@ def assignment(value: object) -> str | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if not _internal(frame):
+        if not is_internal(frame):
             for name in [name for name, held in frame.f_locals.items() if held is value]:
                 lines = dict.fromkeys(_assigned(code, name))
                 if lines:
-                    return f"`{name}` at {_short(code.co_filename)}:{' or '.join(map(str, lines))} in {code.co_name}"
+                    at = f"{short_name(code.co_filename)}:{' or '.join(map(str, lines))}"
+                    return f"`{name}` at {at} in {code.co_name}"
         frame = frame.f_back
     return None
 
@@ -87,10 +88,10 @@ def describe(site: CallSite | None) -> str:
     for start, end, number in code.co_lines():
         if start <= offset < end and number is not None:
             line = number
-    return f"{_short(code.co_filename)}:{line} in {code.co_name}"
+    return f"{short_name(code.co_filename)}:{line} in {code.co_name}"
 
 
-def _short(filename: str) -> str:
+def short_name(filename: str) -> str:
     _, packages, rest = filename.rpartition(f"site-packages{os.sep}")
     if packages:
         return rest

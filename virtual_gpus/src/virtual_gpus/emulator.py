@@ -2,19 +2,27 @@
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from virtual_gpus import machine
-from virtual_gpus.errors import ArgumentError
+from virtual_gpus import ArgumentError, machine
 from virtual_gpus.torch_parts import check_torch
+
+if TYPE_CHECKING:
+    from virtual_gpus.faults import Fault
 
 
 @contextmanager
-def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: bool = False) -> Iterator[None]:
+def virtual_gpus(
+    gpus: int = 2,
+    *,
+    memory: int | str = "80GiB",
+    check_streams: bool = False,
+    faults: "Sequence[Fault]" = (),
+) -> Iterator[None]:
     """In the block, torch has the devices cuda:0 to cuda:gpus-1, on a machine with or without real ones.
 
     Tensors on them hold real values and compute what the CPU computes. An operation with a mix of devices that CUDA
@@ -29,14 +37,16 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
             torch.OutOfMemoryError as on CUDA. The values are in the host's memory, which must hold all that are in use.
         check_streams: raise a StreamRaceError if work on one stream touches memory that another stream, or the
             host, may still be using, and no event or wait orders the two.
+        faults: what goes wrong without an error, see `virtual_gpus.faults`.
     Raises:
-        ArgumentError: `gpus` is not a number from 1 to 64, or `memory` is no size.
+        ArgumentError: `gpus` is not a number from 1 to 64, `memory` is no size, or a fault cannot be used.
         DeviceError: a block is open already, here or in another thread; or this torch lacks a private part that
             virtual GPUs need, see `virtual_gpus.torch_parts`.
     """
     if not isinstance(gpus, int) or isinstance(gpus, bool) or not 1 <= gpus <= machine.MAX_GPUS:
         raise ArgumentError(f"virtual_gpus takes 1 to {machine.MAX_GPUS} devices, got {gpus!r}")
     check_torch()  # before the import of modules that need its private parts
+    from virtual_gpus import faults as injected
     from virtual_gpus import plain_tensors
     from virtual_gpus.calls import factories, operators
     from virtual_gpus.cuda import memory as usage
@@ -54,6 +64,8 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
     machine.start(active)
     with ExitStack() as undo:
         undo.callback(machine.stop)
+        undo.callback(injected.stop)
+        injected.start(faults, check_streams)
         undo.callback(races.stop)
         races.start(check_streams)
         undo.callback(usage.forget)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from virtual_gpus.errors import DeviceError
+from virtual_gpus import DeviceError
 
 MAX_GPUS = 64
 CPU = -1  # the place of a tensor on no virtual GPU; a GPU's place is its index

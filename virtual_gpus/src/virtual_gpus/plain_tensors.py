@@ -15,8 +15,8 @@ from torch import Tensor
 from torch._subclasses import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from virtual_gpus import DeviceError
 from virtual_gpus.call_sites import CallSite, call_site, describe
-from virtual_gpus.errors import DeviceError
 
 on_the_cpu = torch._C._DisableTorchDispatch  # operators in its block see ordinary tensors
 directly = torch._C.DisableTorchFunctionSubclass  # functions in its block do not ask the tensors' class

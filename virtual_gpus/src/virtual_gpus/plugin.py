@@ -1,15 +1,15 @@
-"""The pytest plugin, which pytest finds by itself: `pytest --virtual-gpus 2`, and two fixtures.
+"""The pytest plugin, which pytest finds by itself: `pytest --virtual-gpus 2`, and three fixtures.
 
 With the option, all tests of a project run on virtual GPUs. The block opens before the tests and their conftest are
 imported, and stays open until the end, so that conditions such as "needs two GPUs" find the GPUs. Without it the
-fixtures `gen_virtual_gpus` and `gen_no_host_sync` are there for tests that ask for them, and nothing else happens:
-torch is not imported either.
+fixtures `gen_virtual_gpus`, `gen_no_host_sync` and `virtual_gpu_placements` are there for tests that ask for them, and
+nothing else happens: torch is not imported either.
 """
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -95,3 +95,17 @@ def gen_no_host_sync(request: pytest.FixtureRequest) -> "Callable[..., AbstractC
     if "gen_virtual_gpus" in request.fixturenames or not torch.cuda.is_available():
         request.getfixturevalue("gen_virtual_gpus")
     return no_host_sync
+
+
+@pytest.fixture
+def virtual_gpu_placements() -> Callable[..., None]:
+    """A function that takes what `virtual_gpus.placements.examine` takes, and fails the test with its report if the
+    model fails in a placement."""
+    from virtual_gpus.placements import examine
+
+    def check(*args: Any, **kwargs: Any) -> None:
+        report = examine(*args, **kwargs)
+        if report.failures:
+            pytest.fail(str(report), pytrace=False)
+
+    return check

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
+from virtual_gpus import DeviceError, HostSyncError, faults
 from virtual_gpus.call_sites import CallSite, call_site, describe
-from virtual_gpus.errors import DeviceError, HostSyncError
 from virtual_gpus.machine import active_machine
 
 
@@ -81,6 +81,8 @@ def report_sync(what: str) -> None:
     Raises:
         HostSyncError: a listener does not allow it; then the operation must not run.
     """
+    if faults.active:
+        faults.host_waited()
     if _listeners and not getattr(_local, "allowed", 0):
         site = call_site()
         for listener in tuple(_listeners):

@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 
 import torch
 
-from virtual_gpus.errors import DeviceError
+from virtual_gpus import DeviceError
 
 TRIED_TORCH = "2.13"  # the newest version that the tests were run with
 

@@ -16,7 +16,7 @@ from torch.nn import Parameter
 from torch.overrides import handle_torch_function
 
 from virtual_gpus.call_sites import CallSite, call_site
-from virtual_gpus.cuda import accesses, memory, races
+from virtual_gpus.cuda import memory, races
 from virtual_gpus.machine import DEVICES
 from virtual_gpus.plain_tensors import as_plain, directly, inside, plain, wrapped
 from virtual_gpus.syncs import not_reported, report_sync
@@ -93,7 +93,7 @@ class VirtualTensor(Tensor):
 
     def tolist(self) -> Any:
         report_sync("tolist")
-        accesses.waited_for(self)
+        races.waited_for(self)
         return self.host_copy().tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
@@ -103,7 +103,7 @@ class VirtualTensor(Tensor):
                 "Use Tensor.cpu() to copy the tensor to host memory first."
             )
         report_sync("numpy")
-        accesses.waited_for(self)
+        races.waited_for(self)
         return self.host_copy().numpy()
 
     def __array__(self, dtype: Any = None) -> Any:
@@ -116,7 +116,7 @@ class VirtualTensor(Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         report_sync("printing a tensor")
-        accesses.waited_for(self)
+        races.waited_for(self)
         with not_reported():
             shown = self.host_copy()
             if self.requires_grad and self.is_leaf:
@@ -158,11 +158,11 @@ class PinnedTensor(Tensor):
         return self
 
     def numpy(self, *, force: bool = False) -> Any:
-        accesses.read_by_host(self)
+        races.read_by_host(self)
         return plain(self).numpy(force=force)
 
     def tolist(self) -> Any:
-        accesses.read_by_host(self)
+        races.read_by_host(self)
         return plain(self).tolist()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from virtual_gpus import faults
 from virtual_gpus.call_sites import ENGINE, current_call, read_call
 from virtual_gpus.calls import operators
-from virtual_gpus.cuda import accesses, races
-from virtual_gpus.cuda.accesses import report_transfer
+from virtual_gpus.cuda import races
 from virtual_gpus.cuda.generators import drawing_from, is_virtual_generator, refuse_generator
+from virtual_gpus.cuda.races import report_transfer
 from virtual_gpus.machine import CPU, issued
 from virtual_gpus.plain_tensors import directly, has_foreign, on_the_cpu, plain
 from virtual_gpus.rules import autocast
@@ -99,7 +100,7 @@ def run_kernel(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         return NotImplemented
     if home == CPU:
         if races.state.on and not rule.view:
-            accesses.run_by_host(rule, args, kwargs)
+            races.run_by_host(rule, args, kwargs)
         with directly(), on_the_cpu():
             out = rule.run(*args, **kwargs)
             return _mark_pinned(out) if rule.view else out
@@ -111,7 +112,7 @@ def run_kernel(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     if waits:
         report_sync(rule.shown)
     if races.state.on and not rule.view and current_call.home != ENGINE:
-        accesses.run_by_gpu(rule, args, kwargs, home, waits)
+        races.run_by_gpu(rule, args, kwargs, home, waits)
     if rule.launches:
         issued[home] += 1
     if rule.seeded:
@@ -237,9 +238,12 @@ def _copy_(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if not current_call.owns(source, home):
         report_transfer(source, place, non_blocking, target.is_pinned())
         if races.state.on:
-            accesses.copied(source, target, non_blocking)
+            races.copied(source, target, non_blocking)
     with on_the_cpu():
+        before = target.clone() if faults.active else None
         rule.run(target, source, non_blocking)
+        if before is not None:
+            faults.arrive(plain(target), place_of(source), place, before)
     return target
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from virtual_gpus import DeviceError
 from virtual_gpus.calls.storages import marked, on_host, set_, storage_place
-from virtual_gpus.errors import DeviceError
 from virtual_gpus.machine import CPU, active_machine
 from virtual_gpus.plain_tensors import as_plain, directly, plain
 from virtual_gpus.syncs import report_sync

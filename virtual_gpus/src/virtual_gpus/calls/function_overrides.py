@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from virtual_gpus import DeviceError, DeviceMismatchError
 from virtual_gpus.call_sites import ENGINE, call_site, current_call, describe
 from virtual_gpus.calls.dispatch import SPECIAL, Special, call_plainly
 from virtual_gpus.calls.factories import LIKE, make
 from virtual_gpus.calls.tensor_to import METHODS, read_to, to
-from virtual_gpus.errors import DeviceError, DeviceMismatchError
 from virtual_gpus.machine import CPU
 from virtual_gpus.plain_tensors import directly
 from virtual_gpus.rules.missing_kernels import half_fft

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 
+from virtual_gpus import DeviceMismatchError
 from virtual_gpus.call_sites import ENGINE, call_site, current_call, describe
 from virtual_gpus.calls.tensor_to import to
 from virtual_gpus.cuda.streams_and_events import StreamContext, VirtualStream, current_stream
-from virtual_gpus.errors import DeviceMismatchError
 from virtual_gpus.machine import CPU, DEVICES, active_machine
 from virtual_gpus.plain_tensors import directly, plain, wrapped
 from virtual_gpus.rules.same_device import device_of, place_of

@@ -14,8 +14,8 @@ from torch._ops import OpOverload
 from torch.optim.optimizer import _foreach_supported_types as _by_optimizers
 from torch.utils._foreach_utils import _foreach_supported_types as _by_utilities
 
+from virtual_gpus import DeviceMismatchError
 from virtual_gpus.call_sites import current_call
-from virtual_gpus.errors import DeviceMismatchError
 from virtual_gpus.machine import CPU
 from virtual_gpus.rules.op_rule import OpRule
 from virtual_gpus.rules.same_device import device_of, place_of

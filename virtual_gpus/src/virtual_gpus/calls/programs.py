@@ -14,9 +14,9 @@ from torch.nn import Parameter
 from torch.nn.attention import flex_attention
 from torch.utils._pytree import tree_leaves
 
+from virtual_gpus import DeviceError
 from virtual_gpus.calls.factories import LIKE, NEW, check_generator, make
 from virtual_gpus.calls.tensor_to import machine_index, to
-from virtual_gpus.errors import DeviceError
 from virtual_gpus.machine import CPU, DEVICES, machine
 from virtual_gpus.plain_tensors import as_plain
 from virtual_gpus.rules.same_device import device_of, place_of

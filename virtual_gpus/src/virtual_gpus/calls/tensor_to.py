@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, UninitializedTensorMixin  # type: ignore[attr-defined]
 
-from virtual_gpus.cuda import accesses, races
-from virtual_gpus.cuda.accesses import report_transfer
-from virtual_gpus.errors import DeviceError
+from virtual_gpus import DeviceError, faults
+from virtual_gpus.cuda import races
+from virtual_gpus.cuda.races import report_transfer
 from virtual_gpus.machine import CPU, DEVICES, machine
 from virtual_gpus.plain_tensors import as_plain, directly, is_foreign, plain, remember, wrapped
 from virtual_gpus.rules.same_device import place_of
@@ -120,16 +120,21 @@ def _move(tensor: Tensor, target: int, wanted: Transfer) -> Tensor:
         raise DeviceError(
             "virtual GPUs do not move tensors within vmap, grad or jvp of torch.func: move them before the transform."
         )
+    source = place_of(tensor)
+    if faults.active and faults.leaves_placeholder(source, target):
+        return torch.empty_like(plain(tensor), dtype=wanted.dtype or tensor.dtype, device="meta")
     into_pinned = wanted.non_blocking and target == CPU
     report_transfer(tensor, target, wanted.non_blocking, into_pinned)
     with as_plain():
         copied = _to(tensor, dtype=wanted.dtype or tensor.dtype, copy=True, memory_format=wanted.memory_format)
         copied = copied if type(copied) is Tensor else copied.as_subclass(Tensor)
+        if faults.active:
+            faults.arrive(copied, source, target)
     moved = on_gpu(copied, target) if target != CPU else pinned(copied) if into_pinned else copied
     if moved is copied:
         remember(copied)
     if races.state.on:
-        accesses.copied(tensor, moved, wanted.non_blocking)
+        races.copied(tensor, moved, wanted.non_blocking)
     return moved
 
 

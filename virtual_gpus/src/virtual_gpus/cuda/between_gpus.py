@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from virtual_gpus import DeviceMismatchError
 from virtual_gpus.calls.tensor_to import to
-from virtual_gpus.errors import DeviceMismatchError
 from virtual_gpus.machine import DEVICES, machine
 from virtual_gpus.virtual_tensor import VirtualTensor, adopt
 

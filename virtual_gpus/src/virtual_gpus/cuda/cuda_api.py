@@ -12,6 +12,7 @@ from uuid import UUID
 import torch
 from torch import Tensor
 
+from virtual_gpus import DeviceError
 from virtual_gpus.cuda import generators, memory, races
 from virtual_gpus.cuda.cuda_graphs import GraphContext, VirtualGraph, graph_pool_handle, is_capturing
 from virtual_gpus.cuda.memory import mem_get_info, usage
@@ -26,7 +27,6 @@ from virtual_gpus.cuda.streams_and_events import (
     set_stream,
     set_stream_by_id,
 )
-from virtual_gpus.errors import DeviceError
 from virtual_gpus.machine import CPU, gpu_index, machine
 from virtual_gpus.rules.same_device import place_of
 from virtual_gpus.syncs import get_sync_debug_mode, report_sync, set_sync_debug_mode

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from virtual_gpus import DeviceError
 from virtual_gpus.call_sites import CallSite
 from virtual_gpus.calls.storages import on_host
 from virtual_gpus.cuda.streams_and_events import StreamContext, VirtualStream, current_stream
-from virtual_gpus.errors import DeviceError
 from virtual_gpus.machine import machine
 from virtual_gpus.plain_tensors import directly, on_the_cpu, plain
 from virtual_gpus.rules.op_rule import rule_of

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from virtual_gpus import DeviceMismatchError
 from virtual_gpus.call_sites import call_site, describe
-from virtual_gpus.errors import DeviceMismatchError
 from virtual_gpus.machine import CPU, DEVICES, active_machine, gpu_index, machine
 
 _TorchGenerator = torch.Generator

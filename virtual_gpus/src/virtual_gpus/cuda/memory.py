@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from virtual_gpus import ArgumentError, faults
 from virtual_gpus.call_sites import call_site
 from virtual_gpus.cuda import races
-from virtual_gpus.errors import ArgumentError
 from virtual_gpus.machine import DEVICES, MAX_GPUS, active_machine, gpu_index, machine
 
 DEFAULT = 80 * 2**30
@@ -77,6 +77,8 @@ def count(tensor: Tensor, gpu: int) -> None:
         return
     size = -(-storage.nbytes() // _BLOCK) * _BLOCK
     check(size, gpu)
+    if faults.active:
+        faults.allocate(gpu)
     storage._counted = True  # type: ignore[attr-defined]
     usage = usages[gpu]
     usage.made += 1

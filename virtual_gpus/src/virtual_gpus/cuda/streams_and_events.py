@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from virtual_gpus import faults
 from virtual_gpus.cuda import races
 from virtual_gpus.machine import DEVICES, gpu_index, issued, machine
 from virtual_gpus.syncs import report_sync
@@ -81,15 +82,18 @@ class VirtualStream:
         """Host sync: waits for all that was issued."""
         machine().refuse_capture("Stream.synchronize")
         report_sync("Stream.synchronize")
-        races.host_waits(self.key)
+        if not faults.misses_wait():
+            races.host_waits(self.key)
 
     def wait_event(self, event: "VirtualEvent") -> None:
         """The device waits, not the host; here the event has passed."""
-        races.stream_waits(self.key, event.seen)
+        if not faults.misses_wait():
+            races.stream_waits(self.key, event.seen)
 
     def wait_stream(self, stream: "VirtualStream") -> None:
         """The device waits, not the host; here the other stream's work is done."""
-        races.stream_waits(self.key, races.clock(stream.key))
+        if not faults.misses_wait():
+            races.stream_waits(self.key, races.clock(stream.key))
 
     def record_event(self, event: "VirtualEvent | None" = None) -> "VirtualEvent":
         event = VirtualEvent() if event is None else event
@@ -170,7 +174,8 @@ class VirtualEvent:
         machine().refuse_capture("Event.synchronize")
         if self._gpu is not None and issued[self._gpu] == self._issued:
             report_sync("Event.synchronize: no later work was issued")
-        races.host_saw(self.seen)
+        if not faults.misses_wait():
+            races.host_saw(self.seen)
 
     def elapsed_time(self, end_event: "VirtualEvent") -> float:
         """The milliseconds between the recordings, on the host.

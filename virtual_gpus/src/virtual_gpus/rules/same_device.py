@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from virtual_gpus import DeviceMismatchError
 from virtual_gpus.call_sites import CallSite, assignment, call_site, current_call, describe
-from virtual_gpus.errors import DeviceMismatchError
 from virtual_gpus.machine import CPU, DEVICES
 from virtual_gpus.plain_tensors import inside, recall, wrapped
 from virtual_gpus.rules.op_rule import OpRule
