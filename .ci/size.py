@@ -17,12 +17,12 @@ GEN = "gen without virtual GPUs"
 PARTS = [GEN, "virtual GPUs", "tests", "benchmarks"]
 # What is counted, of which part: today's limit, and the most that it is to be.
 LIMITS: dict[tuple[str, str], tuple[float, float]] = {
-    (GEN, "lines"): (44_563, 38_000),
+    (GEN, "lines"): (44_602, 38_000),
     (GEN, "files"): (336, 255),
-    ("virtual GPUs", "lines"): (6_519, 7_200),
+    ("virtual GPUs", "lines"): (7_089, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (46_126, 41_000),
-    ("benchmarks", "lines"): (10_854, 10_000),
+    ("tests", "lines"): (46_606, 41_000),
+    ("benchmarks", "lines"): (11_024, 10_000),
     ("all of gen", "tokens per line of code"): (10.25, 10.2),
 }
 _COUNTED = {tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING}
