@@ -8,7 +8,7 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import SchemaValidator, to_json
 
-from gen.constraints.pydantic_spelling import dates, moments, naive
+from gen.constraints.pydantic_spelling import dates, decimals, moments, naive
 from gen.errors import show
 
 logger = logging.getLogger("gen")
@@ -58,17 +58,6 @@ def _unhashable(schema: Any) -> str:
             else ()
         )
     return next((what for one in inner if (what := _unhashable(one[0] if isinstance(one, tuple) else one))), "")
-
-
-def _counted(digits: int | None, places: int | None) -> str:
-    """The pattern of decimal numbers of at most `digits` digits, at most `places` of them after the point."""
-    if digits is not None and places is not None:
-        places = min(digits, places)
-    before = min(18, 18 if digits is None else digits - (places or 0))
-    if before < 1:
-        return rf"^-?0\.[0-9]{{1,{places}}}$"
-    whole = f"(0|[1-9][0-9]{{0,{before - 1}}})"
-    return rf"^-?{whole}(\.[0-9]{{1,{places}}})?$" if places else f"^-?{whole}$"
 
 
 def _options(schema: Any, options: Iterable[Any], made: dict[str, Any]) -> dict[str, Any]:
@@ -197,9 +186,10 @@ class PydanticSchemas(GenerateJsonSchema):
         digits, places = schema.get("max_digits"), schema.get("decimal_places")
         if digits is None and places is None:
             return number
-        text["pattern"] = _counted(digits, places)
-        bounded = any(schema.get(name) is not None for name in ("gt", "ge", "lt", "le", "multiple_of"))
-        return {**text, ALONE: "a decimal number with bounds and counted digits"} if bounded else text
+        bounds = {name: schema[name] for name in _BOUNDS if schema.get(name) is not None}
+        text["pattern"] = decimals(digits, places, bounds)
+        multiple = schema.get("multiple_of") is not None
+        return {**text, ALONE: "a multiple with counted digits"} if multiple else text
 
     def complex_schema(self, schema: Any) -> Any:
         """A text of a form of its own."""

@@ -5,6 +5,8 @@ Example: dates from 2020-03-01 on are texts of the form of a date that are not l
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
+from fractions import Fraction
+from math import ceil, floor
 from typing import Any
 
 _MONTH_AND_DAY = "((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)"
@@ -91,10 +93,40 @@ def whole_numbers(low: int | None, high: int | None) -> str:
     return _any([*_positive(max(low, 0), high), *(f"-{digits}" for digits in _positive(max(-high, 1), -low))])
 
 
-def _positive(low: int, high: int) -> Iterator[str]:
-    for length in range(len(str(low)), len(str(high)) + 1 if high >= low else 0):
-        first, last = max(low, 10 ** (length - 1) if length > 1 else 0), min(high, 10**length - 1)
-        yield from between(str(first), str(last))
+def decimals(digits: int | None, places: int | None, bounds: Mapping[str, Any]) -> str:
+    """The texts of decimal numbers of at most `digits` digits, at most `places` of them after the point, within the
+    bounds ge, gt, le and lt.
+    """
+    places = min(places or 0, 18 if digits is None else digits)
+    before = min(18, 18 if digits is None else digits - places)
+    if not bounds:
+        whole = f"(0|[1-9][0-9]{{0,{before - 1}}})" if before else "0"
+        after = rf"(\.[0-9]{{1,{places}}})" + "?" * bool(before) if places else ""
+        return f"^-?{whole}{after}$"
+    found: list[str] = []
+    for count in range(0 if before else 1, places + 1):  # numbers with so many digits after the point, as whole ones
+        limits = {word: Fraction(str(bound)) * 10**count for word, bound in bounds.items()}
+        most = 10 ** (before + count) - 1
+        lows = [-most, *(ceil(limits[word]) for word in ("ge",) if word in limits)]
+        lows += [floor(limits[word]) + 1 for word in ("gt",) if word in limits]
+        highs = [most, *(floor(limits[word]) for word in ("le",) if word in limits)]
+        highs += [ceil(limits[word]) - 1 for word in ("lt",) if word in limits]
+        low, high = max(lows), min(highs)
+        found += _positive(max(low, 0), high, count)
+        found += (f"-{text}" for text in _positive(max(-high, 1), -low, count))
+    return _any(found)
+
+
+def _positive(low: int, high: int, places: int = 0) -> Iterator[str]:
+    """Patterns of the whole numbers from `low` to `high`, with a point before the last so many digits."""
+    for length in range(max(len(str(low)), places + 1), max(len(str(high)), places + 1) + 1 if high >= low else 0):
+        first = max(low, 10 ** (length - 1) if length > places + 1 else 0)
+        last = min(high, 10**length - 1)
+        yield from between(*(_pointed(str(one).rjust(length, "0"), places) for one in (first, last)))
+
+
+def _pointed(digits: str, places: int) -> str:
+    return f"{digits[:-places]}.{digits[-places:]}" if places else digits
 
 
 def between(low: str, high: str) -> Iterator[str]:
@@ -112,7 +144,7 @@ def between(low: str, high: str) -> Iterator[str]:
     if not least:
         yield from (head + low[same] + tail for tail in between(inner[0], _filled(inner[0], "9")))
     if first <= last:
-        yield head + f"[{first}-{last}]" + _filled(inner[0], "[0-9]")
+        yield head + f"[{first}-{last}]" + _filled(inner[0], "[0-9]").replace(".", r"\.")
     if not most:
         yield from (head + high[same] + tail for tail in between(_filled(inner[1], "0"), inner[1]))
 

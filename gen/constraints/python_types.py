@@ -19,6 +19,7 @@ FORMATS = frozenset({"date", "date-time", "time", "duration", "uuid", "ipv4", "i
 """The formats of which pydantic reads every text that `gen.constraints.schema.writing.formats` allows."""
 _BOUNDS = frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])
 _HUGE = 10**18
+_FEW = 10  # options of which a set has each only once, in any order
 _IN_LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
 _IN_MAPS = ("properties", "patternProperties", "$defs")
 _SINGLE = ("items", "additionalProperties", "propertyNames")
@@ -29,7 +30,10 @@ _IN_PYTHON = [
     for said, meant in (
         (r"uniqueItems at (\S+), of items that are not few", f"a set {_SEVERAL}; take a list, or a set of a Literal"),
         (r"uniqueItems at (\S+) of (\d+) values", rf"a set of \2 values {_SEVERAL}; take a list"),
-        (r"minProperties at (\S+) with properties that are not listed", f"a dict {_SEVERAL}; take a class with fields"),
+        (
+            r"minProperties at (\S+) with (\d+) properties that are not listed",
+            rf"a dict of \2 keys {_SEVERAL}; take a class with fields",
+        ),
         (r"patternProperties at (\S+): names", r"keys at \1"),
         (r"\$ref at (\S+): the schema refers to itself", r"the type at \1 refers to itself"),
         (r"\boneOf at", "the union at"),
@@ -67,7 +71,9 @@ def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
         _write_keys(output_type, path, part, schema)
         # a set reads equal items as one; only a set that must have several members could get too few
         if part.get("uniqueItems") and part.get("minItems", 0) <= 1:
-            del part["uniqueItems"]
+            options = resolved(part.get("items", {}), schema).get("enum", [None] * (_FEW + 1))
+            if len(options) > _FEW:
+                del part["uniqueItems"]
     return schema, adapter
 
 

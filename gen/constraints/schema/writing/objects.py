@@ -1,9 +1,11 @@
 """Objects: the listed properties in their order, then others by the patterns that their names match.
 
 There is a state between properties for each number of properties so far that matters: none or some (then a comma
-follows), or every number up to a limit, if there is one.
+follows), or every number up to a limit, if there is one. If there must be several properties that are not listed, the
+first ones have names of different kinds, told apart by the last character, so that none of them is the same as another.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 _MOST_KINDS = 24  # of names, by which patterns they match
 _MOST_NAMES = 64  # of those that are written one by one
+_LAST_CHARACTERS = {2: 16, 3: 8, 4: 6}  # kinds of names, for so many properties that are not listed and must be there
 
 
 def write_object(writer: "Writer", part: Part, state: int, place: "Place") -> int | None:
@@ -40,7 +43,7 @@ def write_object(writer: "Writer", part: Part, state: int, place: "Place") -> in
     end = None
     for way in ways(writer, part, listed_ones, others, place):
         if len({name for name, _ in way.listed}.intersection(way.required)) == len(way.required):
-            counts = _Counts(part, way, bool(others), place)
+            counts = _Counts(part, way, bool(others))
             one = _Object(writer, way, place, counts).write(writer.nfa.after(state) if part.some else state, others)
             if one is not None and part.some:
                 end = writer.nfa.state() if end is None else end
@@ -53,14 +56,12 @@ def write_object(writer: "Writer", part: Part, state: int, place: "Place") -> in
 class _Counts:
     """The numbers of properties that have states of their own."""
 
-    def __init__(self, part: Part, way: Way, others: bool, place: "Place") -> None:
+    def __init__(self, part: Part, way: Way, others: bool) -> None:
         self.least, self.limit = part.min_properties, part.max_properties
         if self.least <= len(way.required) + len(way.needed):
             self.least = 0
         if self.limit is not None and not others and self.limit >= len(way.listed):
             self.limit = None
-        if others and self.least > 1:  # two properties that are not listed may have one name
-            raise Unsupported(f"minProperties at {place.path} with properties that are not listed")
         self.top = max(self.least, 1) if self.limit is None else max(self.limit, 1)
 
     def after(self, count: int) -> int | None:
@@ -95,6 +96,9 @@ class _Object:
                 writer.because[self._place.path] = f"{self._place.path}/properties/{name}"
             keys = {} if name in way.required else {count: nfa.after(start) for count, start in keys.items()}
         if others:
+            self._separate(here, keys)
+            if 1 < self._counts.least <= self._counts.top:
+                self._write_missing(here, keys, others)
             self._write_others(here, keys, others)
         for needed in way.needed:  # last, so that no other property of the same name comes after it
             self._separate(here, keys)
@@ -126,30 +130,82 @@ class _Object:
                 self._writer.nfa.join(separated, keys.setdefault(after, self._writer.nfa.state()))
 
     def _write_others(self, here: dict[int, int], keys: dict[int, int], others: list[Others]) -> None:
-        """Write any number of properties that are not listed, after those that are."""
-        nfa, limit = self._writer.nfa, self._counts.limit
-        if limit is None:  # any number: the count stays at 1
-            here.setdefault(1, nfa.state())
-        for count in range(limit or 1):
-            self._separate(here if limit is None else {count: here[count]} if count in here else {}, keys)
-            if count + 1 in keys:
-                for end in self._properties(keys[count + 1], others):
-                    nfa.join(end, here.setdefault(count + 1, nfa.state()))
+        """Write any number of properties that are not listed, after those that are, as many as must be there.
+
+        Args:
+            keys: where the name of the first one begins.
+        """
+        counts = self._counts
+        for count in range(max(counts.least, 1), counts.top + 1):
+            ends = self._properties(keys[count], others) if count in keys else []
+            if ends and count not in here:
+                here[count] = self._writer.nfa.state()
+                self._separate({count: here[count]}, keys)
+            for end in ends:
+                self._writer.nfa.join(end, here[count])
+
+    def _write_missing(self, here: dict[int, int], keys: dict[int, int], others: list[Others]) -> None:
+        """Write properties that are not listed until there are enough, each name of another kind. Kinds that came are
+        bits of a whole number.
+        """
+        nfa, least = self._writer.nfa, self._counts.least
+        missing = least - min(keys, default=least) + 1
+        if missing > 1 and (missing not in _LAST_CHARACTERS or self._way.needed):
+            raise Unsupported(f"minProperties at {self._place.path} with {missing} properties that are not listed")
+        kinds = _LAST_CHARACTERS.get(missing, 1)
+        came: dict[int, int] = {}  # the state after the properties so far, by the kinds of their names
+        for count in range(least - missing + 1, least + 1):
+            starts = {0: keys[count]} if count in keys and count < least else {}
+            for before, state in came.items():
+                starts[before] = self._writer.text(state, self._between)
+            found: dict[tuple[int, int], list[int]] = {}  # the states after names, by the kinds with them and the place
+            for before, start in starts.items():
+                left = [kind for kind in range(kinds) if not before >> kind & 1]
+                for chosen in [left] if count == least else [[kind] for kind in left]:
+                    after = before if count == least else before | 1 << chosen[0]
+                    for place, (names, _) in enumerate(others):
+                        some = merge(names, Part(types=ANY_NAME.types, patterns=(_of_kinds(chosen, kinds),)))
+                        end = self._named(some, nfa.after(start))
+                        if end is not None:
+                            found.setdefault((0 if count == least else after, place), []).append(end)
+            came = {}
+            for (after, place), named in found.items():
+                key = nfa.state()
+                for one in named:
+                    nfa.join(one, key)
+                end = self._value_of_other(others[place].schemas, key)
+                if end is not None:
+                    nfa.join(end, came.setdefault(after, nfa.state()))
+        if came and least not in here:
+            here[least] = nfa.state()
+            self._separate({least: here[least]}, keys)
+        for end in came.values():
+            nfa.join(end, here[least])
 
     def _properties(self, state: int, others: list[Others]) -> list[int]:
         """Write one property that is not listed; returns the states after it."""
-        writer = self._writer
         ends = []
         for names, schemas in others:
-            name = writer.string(names, state, f"{self._place.path}/propertyNames")
-            if name is None:
-                continue
-            key = writer.text(name, writer.layout.name)
-            depth = self._place.depth if schemas else self._place.depth - 1
-            end = writer.value(schemas, key, self._place.within("additionalProperties", depth))
-            if end is not None:
+            key = self._named(names, state)
+            if key is not None and (end := self._value_of_other(schemas, key)) is not None:
                 ends.append(end)
         return ends
+
+    def _named(self, names: Part, state: int) -> int | None:
+        """Write any of some names, and what stands before the value; None if there is no name."""
+        name = self._writer.string(names, state, f"{self._place.path}/propertyNames")
+        return None if name is None else self._writer.text(name, self._writer.layout.name)
+
+    def _value_of_other(self, schemas: tuple[Any, ...], state: int) -> int | None:
+        """Write the value of a property that is not listed; None if there is none."""
+        depth = self._place.depth if schemas else self._place.depth - 1
+        return self._writer.value(schemas, state, self._place.within("additionalProperties", depth))
+
+
+def _of_kinds(chosen: Collection[int], kinds: int) -> str:
+    """The pattern of names whose last character is of one of some kinds; the first kind has all but ASCII, and ""."""
+    named = "".join(f"\\x{code:02x}" for code in range(32, 127) if (code % kinds in chosen) != (0 in chosen))
+    return f"^$|[^{named}]$" if 0 in chosen else f"[{named}]$"
 
 
 def _names(writer: "Writer", part: Part, place: "Place") -> Part | None:
