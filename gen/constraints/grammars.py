@@ -63,9 +63,9 @@ def of_text(schema: Any) -> str:
 
 
 @_refusing
-def of_schema(schema: Any, *, closed: bool, whitespace: Whitespace) -> str:
-    """JSON that meets a schema; see `gen.json_schema`. Raises ConstraintError, Empty."""
-    return of_lark(schema_grammar(schema, closed=closed, whitespace=whitespace))
+def of_schema(schema: Any, *, closed: bool, whitespace: Whitespace, ecma: bool = True) -> str:
+    """JSON that meets a schema; see `schema_table`. Raises ConstraintError, Empty."""
+    return of_lark(schema_grammar(schema, closed=closed, whitespace=whitespace, ecma=ecma))
 
 
 def _of_terminal(written: str) -> str:

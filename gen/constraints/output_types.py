@@ -75,11 +75,12 @@ class Choice(_Annotation):
 
 @dataclass(frozen=True)
 class JsonSchema(_Annotation):
-    """See `gen.json_schema`; the schema is kept as a text."""
+    """See `gen.json_schema`; the schema is kept as a text, and `ecma` says whether it may be another program's."""
 
     schema: str
     closed: bool
     whitespace: Whitespace
+    ecma: bool = True
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,8 @@ def _type_plan(output_type: Any) -> Plan:
             parse=parse,
         )
     else:
-        plan = _json_plan(JsonSchema(json.dumps(schema, ensure_ascii=False), True, "line"), adapter.validate_json)
+        asked = JsonSchema(json.dumps(schema, ensure_ascii=False), closed=True, whitespace="line", ecma=False)
+        plan = _json_plan(asked, adapter.validate_json)
     assert plan.table is not None  # types have one; tells mypy
     return replace(plan, table=_in_words(plan.table, in_python), grammar=_in_words(plan.grammar, in_python))
 
@@ -116,16 +117,18 @@ def _in_words(make: Callable[[], T], words: Callable[[str], str]) -> Callable[[]
 
 
 def _json_plan(asked: JsonSchema, parse: Callable[[str], Any]) -> Plan:
-    key = ("json", asked.schema, asked.closed, asked.whitespace)
+    key = ("json", asked.schema, asked.closed, asked.whitespace, asked.ecma)
     return Plan(key=key, table=partial(_json_table, asked), grammar=partial(_json_grammar, asked), parse=parse)
 
 
 def _json_table(asked: JsonSchema) -> Table:
-    return schema_table(json.loads(asked.schema), closed=asked.closed, whitespace=asked.whitespace)
+    return schema_table(json.loads(asked.schema), closed=asked.closed, whitespace=asked.whitespace, ecma=asked.ecma)
 
 
 def _json_grammar(asked: JsonSchema) -> str:
-    return grammars.of_schema(json.loads(asked.schema), closed=asked.closed, whitespace=asked.whitespace)
+    return grammars.of_schema(
+        json.loads(asked.schema), closed=asked.closed, whitespace=asked.whitespace, ecma=asked.ecma
+    )
 
 
 def _pattern_of(output_type: Any) -> str:

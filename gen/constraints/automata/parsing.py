@@ -27,6 +27,27 @@ def parsed(pattern: str, flags: int = 0) -> Any:
         raise TooLarge("a regex nested too deeply") from None
 
 
+def read_otherwise(pattern: str) -> str | None:
+    """What ECMA 262 reads otherwise than Python does, or cannot read, in a pattern that Python reads; None for nothing.
+
+    Example: "]" after "[" is a member of the brackets to Python, and their end to ECMA 262.
+    """
+    inside = False  # of brackets
+    for found in re.finditer(r"(?s)\\.|\[\^?\]?|\]|\{,[0-9]+\}", pattern):
+        said = found[0]
+        if said[0] == "\\":
+            if said[1] in "AZaUN":
+                return said
+        elif said[0] == "{":
+            if not inside:
+                return said
+        elif said[0] == "[" and not inside and said[-1] == "]":
+            return said
+        else:
+            inside = said[-1] != "]"
+    return None
+
+
 def _python_syntax(pattern: str) -> str:
     """Write ECMA 262's named groups and \\p{...} as Python does; in brackets, escape what Python warns about."""
     pieces = re.findall(r"\\[pP]\{[^}]*\}|\\.|.", re.sub(r"\(\?<(?=[A-Za-z_])", "(?P<", pattern), re.DOTALL)

@@ -21,20 +21,21 @@ _GRAMMAR_WORK = 5 * MOST_WORK
 _DEPTH = 2  # how deep values of any type nest
 
 
-def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace) -> Table:
+def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace, ecma: bool = True) -> Table:
     """The JSON texts of a schema's values, in UTF-8, properties in the order of the schema.
 
     Args:
         schema: a JSON schema as Python values.
         closed: objects have only the properties they list unless `additionalProperties` is written.
         whitespace: as `json.dumps` writes it ("line"), without any ("compact"), or indented by two ("indent").
+        ecma: whether its patterns must mean the same in ECMA 262; False for those of pydantic's schemas.
     Raises:
         Unsupported: an automaton cannot say one of the keywords; the message names it with its path.
         TooLarge: too many states, or too much work.
         Empty: no value meets the schema.
     """
     budget = Budget()
-    writer = AutomatonWriter(schema, closed, LAYOUTS[whitespace], budget)
+    writer = AutomatonWriter(schema, closed, LAYOUTS[whitespace], budget, ecma)
     start = writer.nfa.state()
     try:
         end = writer.value((schema,), start, Place("#", _DEPTH, 0))
@@ -48,9 +49,9 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace) -> Table:
         raise writer.no_value() from None
 
 
-def schema_grammar(schema: Any, *, closed: bool, whitespace: Whitespace) -> str:
+def schema_grammar(schema: Any, *, closed: bool, whitespace: Whitespace, ecma: bool = True) -> str:
     """The same as `schema_table`, in llguidance's Lark; values of any type nest to any depth unless indented."""
-    writer = GrammarWriter(schema, closed, LAYOUTS[whitespace], Budget(_GRAMMAR_WORK))
+    writer = GrammarWriter(schema, closed, LAYOUTS[whitespace], Budget(_GRAMMAR_WORK), ecma)
     try:
         return writer.grammar(schema, Place("#", _DEPTH, 0))
     except Empty:

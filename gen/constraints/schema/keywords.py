@@ -18,6 +18,7 @@ from gen.constraints.schema.parts import (
     identity,
 )
 
+_MOST_DIGITS = 300  # of a number in a schema
 _REFUSED = {
     "unevaluatedItems": "array",
     "contentMediaType": "string",
@@ -101,8 +102,10 @@ class _Keywords:
 
     def fraction(self, word: str) -> Fraction:
         value = self._schema[word]
-        if not self.number(word) or not math.isfinite(value):
+        if not self.number(word) or (isinstance(value, float) and not math.isfinite(value)):
             raise self.refuse(word, "a finite number")
+        if abs(value) >= 10**_MOST_DIGITS:
+            raise self.refuse(word, f"a number of at most {_MOST_DIGITS} digits")
         return Fraction(str(value))
 
     def bounds(self) -> tuple[Bound | None, Bound | None]:
@@ -124,8 +127,10 @@ class _Keywords:
         if word not in self._schema:
             return None
         value = self._schema[word]
-        if not self.number(word) or value < 0 or not float(value).is_integer():
+        if not self.number(word) or value < 0 or value % 1:
             raise self.refuse(word, "a whole number")
+        if value >= 10**_MOST_DIGITS:
+            raise self.refuse(word, f"a number of at most {_MOST_DIGITS} digits")
         return int(value)
 
     def text(self, word: str) -> tuple[str, ...]:

@@ -4,22 +4,31 @@ from typing import Any
 
 from gen.constraints.automata.dfa import Dfa
 from gen.constraints.automata.limits import Budget, Unsupported
+from gen.constraints.automata.parsing import read_otherwise
 from gen.constraints.automata.regexes import matched
 from gen.constraints.automata.texts import holds
 from gen.constraints.schema.parts import Part
 
 
 class Patterns:
-    """The patterns of one schema, read once each."""
+    """The patterns of one schema, read once each.
 
-    def __init__(self, budget: Budget) -> None:
-        self.budget = budget
+    Args:
+        ecma: whether they may be those of other programs, which read them as ECMA 262 does.
+    """
+
+    def __init__(self, budget: Budget, ecma: bool) -> None:
+        self.budget, self._ecma = budget, ecma
         self._known: dict[tuple[str, bool], Dfa | None] = {}
 
     def texts(self, pattern: str, path: str, *, certain: bool = True) -> Dfa | None:
         """The strings in which a pattern matches in every reading, or in any. Raises Unsupported, TooLarge."""
         key = (pattern, certain)
         if key not in self._known:
+            if self._ecma and (said := read_otherwise(pattern)):
+                raise Unsupported(
+                    f"pattern at {path}: Python and ECMA 262 read {said!r} in {pattern[:80]!r} differently"
+                )
             try:
                 self._known[key] = matched(pattern, self.budget, search=True, ecma=True, certain=certain)
             except Unsupported as error:

@@ -362,7 +362,7 @@ def test_a_branch_that_does_not_hold_evaluates_nothing(schema: dict[str, Any]) -
         ({"type": "array", "unevaluatedItems": False}, "unevaluatedItems at #"),
         ({"type": "number", "multipleOf": 0}, "multipleOf of zero, or less, at #"),
         ({"not": {"uniqueItems": True}}, "the opposite of uniqueItems at #/not"),
-        ({"type": "object", "minProperties": 2}, "minProperties at #"),
+        ({"type": "object", "minProperties": 5}, "minProperties at #"),
         ({"items": {"pattern": "(a)\\1"}}, "pattern at #/items"),
         ({"type": "whole"}, "type at #"),
         ({"minLength": "3"}, "minLength at #"),
@@ -632,3 +632,68 @@ def test_multiples_of_large_numbers_have_fewer_digits() -> None:
     assert table.accepts(b"999999") and not table.accepts(b"999998") and not table.accepts(b"999999" * 3)
     bounded = schema_table({"type": "integer", "multipleOf": 997, "maximum": 9999}, closed=True, whitespace="line")
     assert bounded.accepts(b"9970") and not bounded.accepts(b"9971")
+
+
+@pytest.mark.parametrize(("least", "most"), [(2, None), (3, None), (4, None), (2, 2), (3, 5)])
+@pytest.mark.parametrize("listed", [{}, {"a": {"type": "integer"}, "b": {"type": "integer"}}])
+def test_as_many_names_come_as_must_and_none_of_them_twice(
+    least: int, most: int | None, listed: dict[str, Any]
+) -> None:
+    """Names that end in different letters are told apart."""
+    counts = {"minProperties": least} | ({} if most is None else {"maxProperties": most})
+    schema = {"type": "object", "properties": listed, "additionalProperties": {"type": "boolean"}, **counts}
+    table = schema_table(schema, closed=True, whitespace="compact")
+    for text in random_texts(table, 60, seed=least, longest=20):
+        value = json.loads(text)
+        Draft202012Validator(schema).validate(value)
+        assert least <= len(value)
+    others: list[dict[str, Any]] = [{f"x{letter}": True for letter in "abcdefgh"[:count]} for count in range(8)]
+    for value in [*others, *({"b": 5, **other} for other in others if listed)]:
+        fits = least <= len(value) and (most is None or len(value) <= most)
+        assert table.accepts(json.dumps(value, separators=(",", ":")).encode()) == fits, value
+    assert not table.accepts(b'{"x":true,"x":true}')
+
+
+def test_numbers_of_a_schema_have_at_most_300_digits() -> None:
+    for word in ("minimum", "exclusiveMaximum", "multipleOf", "minLength", "maxItems"):
+        with pytest.raises(Unsupported, match=f"{word} at # must be a number of at most 300 digits"):
+            schema_table({word: 10**4000}, closed=True, whitespace="line")
+    assert schema_table({"type": "integer", "minimum": 10**299}, closed=True, whitespace="line").accepts(
+        b"1" + b"0" * 299
+    )
+
+
+def test_patterns_of_types_are_not_those_of_other_programs() -> None:
+    for pattern in ("^[]a]$", r"^\Aab$", "^a{,3}$"):
+        for schema in ({"type": "string", "pattern": pattern}, {"type": "object", "patternProperties": {pattern: {}}}):
+            with pytest.raises(Unsupported, match="at #: Python and ECMA 262 read"):
+                schema_table(schema, closed=True, whitespace="line")
+    own = schema_table({"type": "string", "pattern": "^[]a]$"}, closed=True, whitespace="line", ecma=False)
+    assert own.accepts(b'"]"') and own.accepts(b'"a"') and not own.accepts(b'""')
+
+
+def test_formats_are_held_beside_enum_and_const_in_every_nesting() -> None:
+    email = {"type": "string", "format": "email"}
+    cases: list[tuple[dict[str, Any], Any, Any]] = [
+        ({**email, "enum": ["x-1", "a@b.co"]}, "a@b.co", "x-1"),
+        ({"properties": {"e": email}, "enum": [{"e": "x-1"}, {"e": "a@b.co"}]}, {"e": "a@b.co"}, {"e": "x-1"}),
+        (
+            {"items": {"anyOf": [email, {"type": "null"}]}, "enum": [["a@b.co", None], ["x-1"]]},
+            ["a@b.co", None],
+            ["x-1"],
+        ),
+        (
+            {"allOf": [{"items": {"$ref": "#/$defs/e"}}], "enum": [[["x-1"]], []], "$defs": {"e": {"items": email}}},
+            [],
+            [["x-1"]],
+        ),
+        ({"additionalProperties": email, "enum": [{"a": "x-1"}, {"a": "a@b.co"}]}, {"a": "a@b.co"}, {"a": "x-1"}),
+        (
+            {"properties": {"e": {"const": "x-1"}}, "patternProperties": {"e": email}, "type": "object"},
+            {},
+            {"e": "x-1"},
+        ),
+    ]
+    for schema, good, bad in cases:
+        table = schema_table(schema, closed=False, whitespace="line")
+        assert table.accepts(json.dumps(good).encode()) and not table.accepts(json.dumps(bad).encode()), schema

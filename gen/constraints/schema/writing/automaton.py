@@ -33,8 +33,8 @@ class AutomatonWriter(Writer):
 
     nfa: Nfa
 
-    def __init__(self, root: Any, closed: bool, layout: Layout, budget: Budget) -> None:
-        super().__init__(root, closed, layout, budget)
+    def __init__(self, root: Any, closed: bool, layout: Layout, budget: Budget, ecma: bool = False) -> None:
+        super().__init__(root, closed, layout, budget, ecma)
         self.nfa = Nfa()
         self._open: set[tuple[int, ...]] = set()
         self._copies: dict[tuple[tuple[int, ...], int, int], _Written | None] = {}

@@ -32,8 +32,9 @@ _ESCAPED = r"%[0-9a-fA-F]{2}"
 _PATH = rf"([a-zA-Z0-9._~!$&'()*+,;=:@-]|{_ESCAPED})"
 _QUERY = rf"([a-zA-Z0-9._~!$&'()*+,;=:@/?-]|{_ESCAPED})*"
 _AFTER_PATH = rf"(\?{_QUERY})?(#{_QUERY})?"
-_AUTHORITY = rf"//([a-zA-Z0-9._~-]+@)?{_LABEL}(\.{_LABEL})*(:[1-9]\d{{0,3}})?"
-_URI = rf"[a-zA-Z][a-zA-Z0-9+.-]*:({_AUTHORITY}(/{_PATH}*)*|/?{_PATH}+(/{_PATH}+)*/?){_AFTER_PATH}"
+_AUTHORITY = rf"//(([a-zA-Z0-9._~!$&'()*+,;=:-]|{_ESCAPED})+@)?{_LABEL}(\.{_LABEL})*(:[1-9]\d{{0,3}})?"
+_LOCAL = rf"//(/{_PATH}+)+/?"  # after "file:", of no host
+_URI = rf"([a-zA-Z][a-zA-Z0-9+.-]*:({_AUTHORITY}(/{_PATH}*)*|/?{_PATH}+(/{_PATH}+)*/?)|file:{_LOCAL}){_AFTER_PATH}"
 _SEGMENT = rf"([a-zA-Z0-9._~!$&'()*+,;=@-]|{_ESCAPED})"  # without a colon, so that a first segment is no scheme
 _REFERENCE = rf"({_URI}|(/({_PATH}+(/{_PATH}*)*)?|{_SEGMENT}+(/{_PATH}*)*)?{_AFTER_PATH})"
 _POINTER = r"(/([^/~]|~[01])*)*"

@@ -37,8 +37,8 @@ class GrammarWriter(Writer):
 
     nfa: Network
 
-    def __init__(self, root: Any, closed: bool, layout: Layout, budget: Budget) -> None:
-        super().__init__(root, closed, layout, budget)
+    def __init__(self, root: Any, closed: bool, layout: Layout, budget: Budget, ecma: bool = False) -> None:
+        super().__init__(root, closed, layout, budget, ecma)
         self.nfa = Network(budget)
         self._rules: dict[tuple[tuple[int, ...], int, int], int] = {}
         self._todo: list[tuple[Sequence[Any], int, Place]] = []

@@ -6,25 +6,28 @@ far, after "12.4" the number is less whatever follows, and "12.6" is greater, so
 
 from fractions import Fraction
 from functools import lru_cache
-from math import lcm
+from math import inf, lcm, nextafter
 from typing import NamedTuple
 
 import numpy as np
 
+from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.dfa import Dfa, trimmed
 from gen.constraints.automata.limits import MOST_WORK_OF_A_CONSTANT, Budget, TooLarge, Unsupported
+from gen.constraints.automata.nfa import Nfa
 from gen.constraints.automata.regexes import matched
-from gen.constraints.automata.texts import both, of_length
+from gen.constraints.automata.texts import both, listed, of_length
 from gen.constraints.schema.parts import Bound, Part
 
 DIGITS = 19
 """The most whole digits, unless a bound has as many; fewer for multiples of large numbers. Without a limit, small
 models may never stop writing digits."""
 
-_DECIMALS = 18
-_EXACT = 15  # digits that floats tell apart: a number that is not an excluded bound is not it as a float either
+_DECIMALS = 20  # as many as the shortest text of a float may have
+_EXACT = 15  # digits that floats tell apart: with so many, the float of a number that is not whole is not whole either
+_EXPONENTS = (*range(-99, -4), *range(16, 100))  # with which Python writes floats
 ANY_WHOLE = r"-?[1-9][0-9]{0,18}|0"
-ANY_NUMBER = r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,2})?"  # finite as a float
+ANY_NUMBER = r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?"  # finite as a float
 _BROKEN = r"-?[0-9]+\.[0-9]*[1-9][0-9]*"  # which is not whole
 _MOST_STATES = 8000
 _FEWEST_DIGITS = 6  # of multiples of large numbers
@@ -49,7 +52,9 @@ def number_texts(
     whole: bool,
     no_multiples: tuple[Fraction, ...] = (),
 ) -> Dfa | None:
-    """The numbers within the bounds that are multiples of all; without an exponent if there is a bound.
+    """The numbers within the bounds that are multiples of all.
+
+    If there is a bound, exponents are those of `json.dumps`; with multiples there are none.
 
     Args:
         no_multiples: whole numbers; a number that is a multiple of one is left out.
@@ -67,11 +72,21 @@ def number_texts(
         return matched(ANY_WHOLE if whole else ANY_NUMBER, Budget(MOST_WORK_OF_A_CONSTANT))
     zero = (Fraction(0), whole)  # "-0" is no whole number
     positive = negative = None
+    if not whole:
+        low, high = _held_by_floats(low, inf), _held_by_floats(high, -inf)
     if high is None or high[0] >= 0:
-        positive = _Magnitudes(low, high, whole, multiple).texts()
+        positive = _magnitudes(low, high, whole, multiple)
     if low is None or low[0] <= 0:
-        negative = _Magnitudes(max(_minus(high) or zero, zero), _minus(low), whole, multiple).texts()
+        negative = _magnitudes(max(_minus(high) or zero, zero), _minus(low), whole, multiple)
     return _signed(positive, negative)
+
+
+def _held_by_floats(bound: Bound | None, towards: float) -> Bound | None:
+    """A bound, as the text of the first float within it if it excludes a number: the float of a longer text may be that
+    number."""
+    if bound is None or not bound[1] or not bound[0]:
+        return bound
+    return Fraction(repr(nextafter(float(bound[0]), towards))), False
 
 
 def _minus(bound: Bound | None) -> Bound | None:
@@ -109,6 +124,33 @@ class _Multiple(NamedTuple):
         return rest % self.of == 0 and all(rest % one for one in self.not_of)
 
 
+def _magnitudes(least: Bound | None, most: Bound | None, whole: bool, multiple: _Multiple) -> Dfa | None:
+    """Numbers without a sign, between two bounds."""
+    plain = _Magnitudes(least, most, whole, multiple).texts()
+    if whole or multiple.divisor != 1:
+        return plain
+    nfa = Nfa()
+    start = nfa.state()
+    ends = [] if plain is None else [nfa.insert(plain, nfa.after(start))]
+    by_digits: dict[tuple[Bound, Bound], list[int]] = {}  # exponents, by the bounds of the digits before them
+    low, high = Fraction(0) if least is None else least[0], None if most is None else most[0]
+    for exponent in _EXPONENTS:
+        unit = Fraction(10) ** exponent
+        top = (Fraction(10), True) if high is None or high >= 10 * unit else (high / unit, False)
+        by_digits.setdefault(((max(low / unit, Fraction(1)), False), top), []).append(exponent)
+    for (first, last), exponents in by_digits.items():
+        digits = _Magnitudes(first, last, False, multiple).texts() if first[0] < 10 and last[0] >= 1 else None
+        written = listed(f"e{one:{form}}" for one in exponents for form in ("+d", "+03d"))
+        if digits is not None and written is not None:
+            ends.append(nfa.insert(written, nfa.insert(digits, nfa.after(start))))
+    if not ends:
+        return None
+    end = nfa.state()
+    for one in ends:
+        nfa.join(one, end)
+    return determinise(nfa, start, end, budget=Budget(MOST_WORK_OF_A_CONSTANT))
+
+
 class _State(NamedTuple):
     whole: int  # digits before the point
     decimals: int  # digits after it; -1: there is no point so far
@@ -119,7 +161,7 @@ class _State(NamedTuple):
 
 
 class _Magnitudes:
-    """Numbers without a sign, between two bounds."""
+    """Numbers without a sign and without an exponent, between two bounds."""
 
     def __init__(self, least: Bound | None, most: Bound | None, whole: bool, multiple: _Multiple) -> None:
         if least is None or least[0] < 0:
@@ -135,12 +177,9 @@ class _Magnitudes:
         else:
             self._digits = len(self._most[0])
         self._decimals = 0 if whole else max(_DECIMALS, *(len(after) for _, after in bounds))
-        self._together = _EXACT if self._most_excluded and not whole else None
+        self._together: int | None = None
         if multiple.decimals:  # with more digits, the float is no such multiple
             self._decimals, self._together = multiple.decimals, _EXACT
-        for bound in bounds:
-            if (self._least_excluded or self._most_excluded) and not whole and len("".join(bound)) > _EXACT:
-                raise Unsupported(f"an excluded bound of more than {_EXACT} digits")
 
     def texts(self) -> Dfa | None:
         first = _State(0, -1, 0, 0, 0, False)
@@ -168,9 +207,7 @@ class _Magnitudes:
         return [(code, after) for code, after in out if after.decimals < 0 or self._goes_on(after)]
 
     def _goes_on(self, state: _State) -> bool:
-        """Whether digits after the point may make a number within the bounds, also as a float."""
-        if state.least == 0 and self._least_excluded and self._least != ("0", ""):
-            return state.most <= 0 and len(self._least[0]) + state.decimals < _EXACT
+        """Whether digits after the point may make a number within the bounds."""
         return state.least >= 0 and state.most <= 0
 
     def _digit(self, state: _State, digit: int) -> _State:

@@ -57,9 +57,9 @@ class Writer(ABC):
 
     nfa: States
 
-    def __init__(self, root: Any, closed: bool, layout: Layout, budget: Budget) -> None:
+    def __init__(self, root: Any, closed: bool, layout: Layout, budget: Budget, ecma: bool = False) -> None:
         self.closed, self.layout, self.budget = closed, layout, budget
-        self.patterns = Patterns(budget)
+        self.patterns = Patterns(budget, ecma)
         self.disjoint = Disjoint(self.parts_of, self.patterns, closed)
         self._merger = Merger(root, budget, self.disjoint)
         self.left_out: str | None = None

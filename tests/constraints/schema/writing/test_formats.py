@@ -73,8 +73,8 @@ ORACLES: dict[str, tuple[Callable[[str], object], list[str], list[str]]] = {
     "idn-email": (email, ["ada@example.org"], ["a"]),
     "uri": (
         uri,
-        ["https://ada@x.org:80/a/b?q=1#f", "urn:isbn:1", "mailto:a@b.de"],
-        ["//a.b", "http://x:abc", "1:x"],
+        ["https://ada@x.org:80/a/b?q=1#f", "https://u:p%20w@x.org", "file:///a/b", "urn:isbn:1", "mailto:a@b.de"],
+        ["//a.b", "http://x:abc", "1:x", "http:///a", "file://", "http://@/a"],
     ),
     "iri": (uri, ["http://example.org/"], ["http://"]),
     "uri-template": (uri, ["http://example.org/a"], [" "]),
