@@ -117,7 +117,7 @@ def _in_words(make: Callable[[], T], words: Callable[[str], str]) -> Callable[[]
 
 
 def _json_plan(asked: JsonSchema, parse: Callable[[str], Any]) -> Plan:
-    key = ("json", asked.schema, asked.closed, asked.whitespace, asked.ecma)
+    key = ("json", asked.schema, asked.closed, asked.whitespace, asked.ecma and "attern" in asked.schema)
     return Plan(key=key, table=partial(_json_table, asked), grammar=partial(_json_grammar, asked), parse=parse)
 
 
