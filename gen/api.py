@@ -166,10 +166,10 @@ def generate(
         sampler: chooses the tokens, and has the sampling parameters. None is what the checkpoint's generation config
             recommends; if that recommends nothing, it is `gen.samplers.multinomial()`, at temperature 1. For a list of
             prompts you may give a list with one sampler for each.
-        max_new_tokens: the largest number of tokens of each text; the end of the context may come first. None is 128;
-            with an output type it is 2048, or fewer if the context or max_batch_tokens leaves fewer. For a list of
-            prompts you may give a list with one number for each. Time and memory depend on the tokens that are made,
-            not on this limit.
+        max_new_tokens: the largest number of tokens of each text, without a thought before it; the end of the context
+            may come first. None is 128; with an output type it is 2048, or fewer if the context or max_batch_tokens
+            leaves fewer. For a list of prompts you may give a list with one number for each. Time and memory depend on
+            the tokens that are made, not on this limit.
         stop: strings and compiled regexes that end a text and are left out of it. A match may begin and end within a
             token. A regex ends the text as soon as it matches in the text so far. It runs as an automaton, in time that
             grows with the text alone, so it cannot have references to groups, look-around, atomic groups or possessive
@@ -183,6 +183,13 @@ def generate(
             go through the template. If the last message is the assistant's, the text continues it.
         chat_template_kwargs: further arguments of the chat template, such as {"enable_thinking": False}; see
             `apply_chat_template` of transformers. {"tools": [...]} takes the same tools as `gen.tool_calls`.
+        thinking: how much a model thinks before it answers a chat, where the chat template marks thoughts. None lets
+            the model choose; False closes the thought at once, by the template's own argument if it has one; True lets
+            it think first; a number is the most tokens of the thought. The closing mark comes at this bound, or at the
+            end of a line in the last 16 tokens before it. Without a number the bound is half of what the context
+            leaves, and at most 8,192. The thought is in `Completion.reasoning`; the text, its pieces, its value and
+            stop are those of the answer alone. A thought never takes the room that the answer needs. A beam search
+            takes False alone. For a list of prompts you may give a list with one for each.
         skip_special_tokens: whether special tokens are left out of the text; or a list of those to leave out, while all
             others stay. The eos token that ended a text is never part of it. Special tokens that an output type writes
             always stay.

@@ -90,8 +90,9 @@ class Completion:
             for.
         prompt_logprobs: the same for each token of the prompt after its first one; None unless asked for.
         reasoning: what the model thought before it answered, if the chat template marks thoughts; it is no part of the
-            text. None if the model did not think, for prompts that are no chat, and for output types other than
-            `gen.tool_calls`, whose text is all that the model wrote.
+            text. None if the model did not think, and for prompts that are no chat.
+        reasoning_tokens: how many of the tokens are those of the thought, with the marks around it.
+        reasoning_cut: whether the thought had as many tokens as it may have, and was ended by its closing mark.
         cached_tokens: how many tokens of the prompt were not read again, because the prompt of another text began with
             them too. This depends on the batch, so it does not count when two completions are compared.
         drafted: how many drafts were read beside the newest tokens; see `gen.Speculation`. This depends on measured
@@ -111,6 +112,8 @@ class Completion:
     prompt_logprobs: list[TopLogprobs] | None = None
     reasoning: str | None = None
     stop_reason: str | int | None = None
+    reasoning_tokens: int = 0
+    reasoning_cut: bool = False
     cached_tokens: int = field(default=0, compare=False)
     drafted: int = field(default=0, compare=False)
     accepted: int = field(default=0, compare=False)

@@ -158,7 +158,7 @@ def _constrained_late(model: Model, late: Late, max_batch_tokens: int | None, re
 
 def _refuse_lists(settings: Settings) -> None:
     """Raise an ArgumentError if an argument is a list with one value for each prompt, but the prompt is no list."""
-    for name in ("sampler", "max_new_tokens", "seed"):
+    for name in ("sampler", "max_new_tokens", "seed", "thinking"):
         given = getattr(settings, name)
         if isinstance(as_lists(given), list | tuple | range):
             raise ArgumentError(

@@ -347,7 +347,7 @@ class RowSet:
         else:
             real.zero_()
         if drafter is not None:
-            coming, forced = drafter.draft(here, feed, real, walks=speculation.prompt)
+            coming, forced = drafter.draft(here, feed, real, self._generated[here] + 1, walks=speculation.prompt)
             torch.clamp(coming, max=speculation.most, out=real)
             kinds.masked_fill_(forced, FORCED)
 

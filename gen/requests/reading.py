@@ -1,32 +1,37 @@
 """Checks a call's arguments and makes one request for each prompt, with its sampler, limit, seeds and constraint, for
 whose whole text there must be room."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
+from gen.constraints.automata.limits import TooLarge
 from gen.constraints.compiling import carry_out
+from gen.constraints.composing.thoughts import opens_itself, thought_automaton
 from gen.constraints.constraint import Constraint
+from gen.constraints.tables.vocabulary import vocabulary_of
 from gen.errors import ArgumentError, ConstraintError, ContextError, GenError, check_number
 from gen.models.base import Inputs, Model
 from gen.requests.processors import read_processors
 from gen.requests.prompts import Prompt, cut_left, messages_of, no_room, read_one_prompt, vocabulary
-from gen.requests.request import Bound, Request
+from gen.requests.request import Bound, Request, Thinking
 from gen.requests.settings import Settings, check_truncate, read_stops_of_each
 from gen.runtime.isolation import isolated
 from gen.samplers import BeamSearchSampler, Sampler
 from gen.samplers.backends.random import draw_seed, sample_seed
 from gen.samplers.kinds import draws, search_width
 from gen.samplers.penalties import Penalties
-from gen.tokens.thoughts import marks_of_chat, read_shown
+from gen.tokens.thoughts import Marks, marks_of_chat, read_shown, read_thinking, switched
+from gen.tokens.thoughts import Thinking as Thinks
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 MOST = 128  # new tokens of a text, unless the caller says how many
 MOST_TYPED = 2048  # the same for a text with an output type, which should end by itself
+_MOST_THOUGHT = 8192  # tokens of a thought, unless the caller says how many, and at most half of the context's rest
 _MOST_SAMPLES = 1_000_000  # texts of one prompt; each takes memory before anything runs
 
 
@@ -72,17 +77,20 @@ def read_requests(
     bad_words = {id(sampler): _read_bad_words(model, sampler.penalties) for sampler in samplers}
     shown = read_shown(model.tokenizer, settings.skip_special_tokens)
 
-    known: dict[int, tuple[list[int], Inputs]] = {}  # a prompt that comes several times is encoded once
+    known: dict[tuple[int, Thinks], tuple[list[int], Inputs]] = {}  # equal prompts are encoded once
 
-    def read_text(number: int, prompt: Prompt, pictures: Sequence["Image"]) -> tuple[list[int], Inputs]:
+    def read_text(number: int, prompt: Prompt, pictures: Sequence["Image"], thinks: Thinks) -> tuple[list[int], Inputs]:
+        template_kwargs = settings.chat_template_kwargs
         try:
+            if _is_chat(prompt, settings):
+                template_kwargs = switched(model.tokenizer, template_kwargs, thinks)
             return read_one_prompt(
                 model,
                 number,
                 prompt,
                 pictures,
                 chat=settings.chat,
-                template_kwargs=settings.chat_template_kwargs,
+                template_kwargs=template_kwargs,
                 local_files=settings.local_files,
                 most=model.context_length if settings.truncate is None else None,
             )
@@ -99,11 +107,25 @@ def read_requests(
         asked: int | None,
         prompt_seed: int,
         has_type: bool,
+        thinks: Thinks,
     ) -> Request:
-        if pictures or id(prompt) not in known:
-            known[id(prompt)] = read_text(number, prompt, pictures)
-        token_ids, inputs = known.pop(id(prompt)) if pictures else known[id(prompt)]
-        is_chat = bool(messages_of(prompt)) or (settings.chat and isinstance(prompt, str))
+        is_chat = _is_chat(prompt, settings)
+        thinks = _check_thinks(number, thinks, is_chat, sampler, has_type)
+        key = id(prompt), thinks
+        if pictures or key not in known:
+            known[key] = read_text(number, prompt, pictures, thinks)
+        token_ids, inputs = known.pop(key) if pictures else known[key]
+        thoughts: Marks | None = None
+        if is_chat:
+            template_kwargs = settings.chat_template_kwargs
+            thoughts, token_ids = marks_of_chat(
+                model.tokenizer, template_kwargs, token_ids, _begun(prompt, template_kwargs), thinks
+            )
+        if thinks is True and thoughts is None:
+            raise ArgumentError(
+                f"prompt {number} has thinking=True, and its chat template marks no thought that may come there; leave "
+                "thinking out, or load a model that thinks."
+            )
         why_whole = "has images" if inputs else "is a chat" if is_chat else ""
         own = asked is None and has_type  # with the default limit, a prompt may take three quarters of the context
         if settings.truncate is not None:
@@ -131,9 +153,6 @@ def read_requests(
                 f"the sampler makes {count} texts of a prompt, and a call at most {_MOST_SAMPLES}; make the others in "
                 "further calls, each with a seed of its own."
             )
-        thoughts = None
-        if is_chat:
-            thoughts = marks_of_chat(model.tokenizer, settings.chat_template_kwargs, token_ids)
         marks = () if thoughts is None else thoughts.names  # decoding keeps them, to find the thoughts in the text
         seen = shown | {token_id for token_id, text in model.tokenizer.special_tokens.items() if text in marks}
         stopping = [one if isinstance(one, str) else one.pattern for one in stops[number]]
@@ -156,6 +175,9 @@ def read_requests(
             shown=seen,
             hidden={token_id: text for token_id, text in hidden if token_id not in seen},
             thoughts=thoughts,
+            thinks=thinks,
+            limits_thoughts=settings.limits_thoughts,
+            own_limit=own,
             may_be_cut=settings.truncate is not None and own and not (inputs or is_chat),
             shorten=settings.shorten,
             deadline=deadline,
@@ -167,7 +189,8 @@ def read_requests(
 
     requests = []
     seeds, types = _read_seeds(settings.seed, len(prompts)), typed or [False] * len(prompts)
-    given = zip(prompts, images, samplers, limits, seeds, types, strict=True)
+    thinking = read_thinking(settings.thinking, len(prompts))
+    given = zip(prompts, images, samplers, limits, seeds, types, thinking, strict=True)
     for number, one in enumerate(given):
         try:
             requests.append(read(number, *one))
@@ -176,6 +199,41 @@ def read_requests(
                 raise
             failed[number] = error
     return requests
+
+
+def _is_chat(prompt: Prompt, settings: Settings) -> bool:
+    return bool(messages_of(prompt)) or (settings.chat and isinstance(prompt, str))
+
+
+def _begun(prompt: Prompt, template_kwargs: Mapping[str, object] | None) -> str:
+    """What the assistant's message has that a text continues; "" where it begins a message."""
+    last = next(reversed(messages_of(prompt)), {})
+    goes_on = last.get("role") == "assistant" and (template_kwargs or {}).get("continue_final_message", True)
+    content = last.get("content") if goes_on else None
+    if isinstance(content, list | tuple):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return content if isinstance(content, str) else ""
+
+
+def _check_thinks(number: int, thinks: Thinks, is_chat: bool, sampler: Sampler, has_type: bool) -> Thinks:
+    """Check what was asked of a prompt's thought. A beam search for a value has none.
+
+    Raises:
+        ArgumentError: a thought is asked for where there is none.
+    """
+    if thinks and not is_chat:
+        raise ArgumentError(
+            f"thinking is for chats, and prompt {number} is none; give chat=True with a text, or give the prompt as a "
+            "list of messages."
+        )
+    if not isinstance(sampler, BeamSearchSampler):
+        return thinks
+    if thinks:
+        raise ArgumentError(
+            "a beam search chooses among whole texts, and takes thinking=False alone; take gen.samplers.greedy or "
+            "multinomial for a text that comes after a thought."
+        )
+    return False if has_type and is_chat else thinks
 
 
 def split_types(output_type: Any, prompts: int | None) -> list[Any]:
@@ -195,6 +253,8 @@ def constrained(
 ) -> Request:
     """The request with its constraint, whose tables are on the device of the logits.
 
+    The thought that may come before its text gets room beside the text.
+
     Args:
         max_batch_tokens: as for `read_requests`.
     Raises:
@@ -202,8 +262,8 @@ def constrained(
         ConstraintError: there is no room for a whole text.
     """
     if constraint is None:
-        return request
-    thoughts = request.thoughts if constraint.told is not None else None
+        return _with_thought(model, request, max_batch_tokens)
+    thoughts = request.thoughts if constraint.told is not None or constraint.engine == "device" else None
     if thoughts is not None and thoughts.begun and constraint.told is not None and constraint.told.begun is not None:
         begun = carry_out(model, replace(constraint.told, written=constraint.told.begun))
         constraint = replace(begun, told=constraint.told)
@@ -227,7 +287,41 @@ def constrained(
             raise ConstraintError(f"{wanted}, max_batch_tokens leaves room for {in_batch}; give more.")
         raise ConstraintError(f"{wanted}, max_new_tokens is {limit}; give at least {least}.")
     hidden = {token_id: text for token_id, text in request.hidden.items() if token_id not in constraint.special_ids}
-    return replace(request, constraint=constraint, hidden=hidden, thoughts=thoughts)
+    made = replace(request, constraint=constraint, hidden=hidden, thoughts=thoughts)
+    return made if constraint.told is not None else _with_thought(model, made, max_batch_tokens)
+
+
+def _with_thought(model: Model, request: Request, max_batch_tokens: int | None) -> Request:
+    """The request with the thought that may come before its text, and with room for it."""
+    marks, constraint = request.thoughts, request.constraint
+    if marks is None or not request.limit or isinstance(request.sampler, BeamSearchSampler):
+        return request
+    answer = None if constraint is None else constraint.automaton
+    if answer is not None and not marks.begun and opens_itself(vocabulary_of(model), answer, marks):
+        return replace(request, thoughts=None)
+    must = request.thinks is True and not marks.begun
+    try:
+        automaton = thought_automaton(vocabulary_of(model), answer, marks, must=must)
+        automaton.place(model.placement.logits_device)
+    except (ConstraintError, TooLarge):
+        if constraint is None and (request.thinks is None or request.thinks is True):
+            return request
+        raise
+    room = model.context_length - len(request.prompt_ids)
+    asked = request.thinks if type(request.thinks) is int else min(_MOST_THOUGHT, room // 2)
+    if max_batch_tokens is not None:
+        room = min(room, room_in_batch(max_batch_tokens, request.sampler, request.prompt_ids))
+    least = 1 if constraint is None else max(1, constraint.least_tokens or 0)
+    beside = automaton.closing + automaton.header
+    if request.limits_thoughts:
+        most = max(0, min(asked, request.limit - beside - least))
+        return replace(request, thinking=Thinking(automaton=automaton, most=most, room=None))
+    kept = least if request.own_limit else request.limit
+    most = max(0, min(asked, room - beside - kept))
+    left = max(least, min(request.limit, room - beside - most))
+    bound = request.bound if left == request.limit else "context"
+    thinking = Thinking(automaton=automaton, most=most, room=left + automaton.header)
+    return replace(request, thinking=thinking, limit=most + beside + left, bound=bound)
 
 
 def _cut(model: Model, request: Request, least: int, max_batch_tokens: int | None) -> Request:

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gen.constraints.constraint import Constraint
+from gen.constraints.composing.thoughts import ThoughtAutomaton, ThoughtWalker
+from gen.constraints.constraint import Constraint, Walker
+from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.models.base import Inputs
 from gen.requests.processors import LogitsProcessor
 from gen.requests.settings import Stop
@@ -15,6 +17,25 @@ Bound = Literal["max_new_tokens", "context", "max_batch_tokens"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Thinking:
+    """The thought that a text may have before its answer.
+
+    Attributes:
+        automaton: follows the thought and the answer.
+        most: how many tokens the thought has at most, without the mark that closes it.
+        room: how many tokens the answer has at most; None if the request's limit is that of both together.
+    """
+
+    automaton: ThoughtAutomaton
+    most: int
+    room: int | None
+
+    def walker(self) -> ThoughtWalker:
+        """A walker at the start of a text."""
+        return ThoughtWalker(self.automaton, self.most, self.room)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
     """One prompt and how to continue it.
 
@@ -22,7 +43,7 @@ class Request:
         prompt_ids: the prompt's tokens, at least one.
         sampler: how tokens are chosen.
         seeds: one for each text to make, below 2**63.
-        limit: how many new tokens a text may have, by max_new_tokens and by the context.
+        limit: how many new tokens a text may have, by max_new_tokens and by the context, its thought included.
         bound: what the limit is from, which has to change if a text is to have more tokens.
         stops: strings and regexes that end a text.
         include_stop: whether the text includes the stop that ended it.
@@ -36,8 +57,12 @@ class Request:
         prompt_logprobs: how many to give with each token of the prompt; None for no log-probabilities.
         shown: the special tokens that decoding keeps in the text.
         hidden: the special tokens that stops name and decoding leaves out, with their texts.
-        thoughts: how the chat marks thoughts; None if it does not.
+        thoughts: how the chat marks thoughts; None if it does not, or if none can come.
+        thinks: what the caller asked for: whether a thought must come, or how many tokens it may have.
+        thinking: how a thought is followed; None if none can come.
         constraint: the texts that are allowed; None for all.
+        limits_thoughts: whether the limit is that of a thought and its answer together.
+        own_limit: whether the limit is the default of its output type, and not the caller's.
         may_be_cut: whether its prompt may be cut, see `cut_left`, to make room for a whole text of its constraint.
         shorten: whether a value that the limit has shaped is returned instead of an error.
         deadline: when its texts end, finished or not, in seconds of `time.monotonic`; None for never.
@@ -63,7 +88,11 @@ class Request:
     shown: frozenset[int] = frozenset()
     hidden: Mapping[int, str] = field(default_factory=dict)
     thoughts: Marks | None = None
+    thinks: bool | int | None = None
+    thinking: Thinking | None = None
     constraint: Constraint | None = None
+    limits_thoughts: bool = False
+    own_limit: bool = False
     may_be_cut: bool = False
     shorten: bool = False
     deadline: float | None = None
@@ -80,4 +109,23 @@ class Request:
 
     def short(self, made: int) -> bool:
         """Whether the limit may rule out a token that the output type allows, after `made` tokens."""
-        return self.constraint is not None and self.limit - made <= self.constraint.most_tokens
+        if self.constraint is None:
+            return False
+        if self.thinking is None:
+            return self.limit - made <= self.constraint.most_tokens
+        if self.thinking.room is None:
+            return self.limit - made <= max(1, self.thinking.automaton.most_tokens)
+        return made > 0 or self.thinking.room <= max(1, self.thinking.automaton.most_tokens)  # an answer may have begun
+
+    @property
+    def automaton(self) -> TokenAutomaton | None:
+        """The automaton that its texts follow on the device."""
+        if self.thinking is not None:
+            return self.thinking.automaton
+        return None if self.constraint is None else self.constraint.automaton
+
+    def walker(self) -> Walker | None:
+        """What follows a text on the host; None where nothing does."""
+        if self.thinking is not None:
+            return self.thinking.walker()
+        return None if self.constraint is None else self.constraint.walker()

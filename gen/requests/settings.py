@@ -15,6 +15,7 @@ from gen.hints import refuse_unknown_arguments
 from gen.requests.images import ImageLike
 from gen.requests.processors import LogitsProcessor
 from gen.samplers import Sampler
+from gen.tokens.thoughts import Thinking
 
 Stop = str | Search
 GivenStop = str | re.Pattern[str]
@@ -25,7 +26,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings as the user gave them, not yet checked; `gen.generate` says what each of them means."""
+    """The settings as the user gave them, not yet checked; `gen.generate` says what each of them means.
+
+    Attributes:
+        limits_thoughts: whether max_new_tokens is the limit of a thought and its answer together, as in the protocols
+            of servers, and not of the answer alone.
+    """
 
     images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None = None
     sampler: Sampler | Sequence[Sampler] | None = None
@@ -36,6 +42,7 @@ class Settings:
     eos_token_id: int | Sequence[int] | None = None
     chat: bool = False
     chat_template_kwargs: Mapping[str, object] | None = None
+    thinking: Thinking | Sequence[Thinking] = None
     skip_special_tokens: bool | Sequence[str] = True
     logits_processors: Sequence[LogitsProcessor] | None = None
     top_logprobs: int | None = None
@@ -44,6 +51,7 @@ class Settings:
     truncate: Truncate = None
     max_time: float | None = None
     local_files: bool = True
+    limits_thoughts: bool = False
 
 
 class OtherSettings(TypedDict, total=False):
@@ -57,6 +65,7 @@ class OtherSettings(TypedDict, total=False):
     eos_token_id: int | Sequence[int] | None
     chat: bool
     chat_template_kwargs: Mapping[str, object] | None
+    thinking: Thinking | Sequence[Thinking]
     skip_special_tokens: bool | Sequence[str]
     logits_processors: Sequence[LogitsProcessor] | None
     top_logprobs: int | None

@@ -145,7 +145,7 @@ class Served:
             prompt_logprobs=asked.prompt_logprobs,
             shorten=True,
             local_files=False,
-            **asked.arguments,
+            **{**asked.arguments, "limits_thoughts": True},
         )
 
     def _with_pictures(self, prompts: Sequence[Any]) -> list[Any]:

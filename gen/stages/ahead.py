@@ -1,6 +1,6 @@
 """Goes ahead of a text on the host, on a CPU: says which tokens its type allows before they are chosen."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from gen.constraints.automata.arrays import Ints
 from gen.constraints.tables.arena import Arena
@@ -15,10 +15,13 @@ class Ahead:
     Args:
         records: (1 + drafts,) int32, a row of the stage's table: first the record of the text's state. The records of
             the next states are written here, 0 for those that are not reached.
+        closed: (record, place) -> the record that replaces it at a place, at the bound of a thought.
     """
 
-    def __init__(self, arena: Arena, automaton: TokenAutomaton, records: Ints) -> None:
-        self._arena, self._automaton, self._records = arena, automaton, records
+    def __init__(
+        self, arena: Arena, automaton: TokenAutomaton, records: Ints, closed: Callable[[int, int], int]
+    ) -> None:
+        self._arena, self._automaton, self._records, self._closed = arena, automaton, records, closed
         self._records[1:] = 0
         self._state, self._place = arena.state(automaton, int(records[0])), 0
 
@@ -57,8 +60,9 @@ class Ahead:
         """Go on with a token, if the type allows it; whether it does."""
         after = self._after(token_id)
         if after:
-            self._state, self._place = after, self._place + 1
-            self._records[self._place] = self._arena.record(self._automaton, after)
+            self._place += 1
+            record = self._closed(self._arena.record(self._automaton, after), self._place)
+            self._records[self._place], self._state = record, self._arena.state(self._automaton, record)
         return after > 0
 
     def _after(self, token_id: int) -> int:

@@ -5,28 +5,34 @@ state has three rows of allowed tokens, packed as bits. The first has all tokens
 one that counts while there is room. If a text may be short of room, the other two say which tokens surely leave enough,
 so that the text can always be ended in time.
 
+A thought before an answer is a part of the automaton. Its states come first, so a row knows by its state whether its
+thought goes on: then its limit moves on with it, and at the bound of the thought another state replaces its state.
+
 Example: the text so far is `{"ok": tr`, and 2 tokens are left. If `ue}` and `ue` are tokens, they may follow, because
 at most 1 more token ends the text. If `e}` is no token, `u` may not follow: it would need both `e` and `}`.
 """
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gen.constraints.composing.thoughts import LINE
 from gen.constraints.tables.arena import FIRST_CLASS, FORCED, FORCED_NEXT, ITSELF, NEEDED, NOTHING, WORST, Arena
 from gen.constraints.tables.masks import allow, bias_table
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.devices import to_device
 from gen.requests.processors import LogitsProcessor
-from gen.requests.request import Request
+from gen.requests.request import Request, Thinking
 from gen.stages.ahead import Ahead
 from gen.stages.places import Here, lines
 from gen.stages.room import Room
 
 _FAR = 2**62  # more tokens than any row has
+_STAYS = 256  # the column of the state itself; behind it those of the states that end a thought, see `Arena`
 
 
 class DeviceConstraints:
@@ -44,7 +50,7 @@ class DeviceConstraints:
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device, self.forces = count, device, False
         self._held: list[TokenAutomaton | None] = [None] * count
-        self._used = False
+        self._used = self._thinks = False
         self._version = 0
         self._arena: Arena | None = None  # made with the first constraint, like `_bytes` and the tensors beside it
         self._on_cpu = device.type == "cpu"
@@ -59,17 +65,23 @@ class DeviceConstraints:
         self._drafts = torch.empty(0, dtype=torch.int64, device=device)
         self._lasts, self._ends = row(1, torch.int64), row(1, torch.int64)  # how many tokens may come before the last
         self._may_end, self._goes_on = row(1, torch.bool), row(1, torch.bool)
+        # of rows whose texts may have a thought: where the records end of states in which the answer may begin, and of
+        # those within the thought; at which tokens the thought ends; how many the answer may have; how many there are
+        self._thoughts, self._bounds = row(2, torch.int32), row(2, torch.int64)
+        self._rooms, self._made = row(1, torch.int64), row(1, torch.int64)
 
     def begin(self) -> None:
-        self._used = False
+        self._used = self._thinks = False
         self._held = [None] * self._count
 
     def key(self) -> Hashable:
-        return (self._version, self._arena.version) if self._used and self._arena is not None else None
+        if not self._used or self._arena is None:
+            return None
+        return self._version, self._arena.version, self._thinks
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
         """See `gen.stages.stage.Stage.admit`. Host sync: none for constraints that have been placed."""
-        asked = [None if request.constraint is None else request.constraint.automaton for request in requests]
+        asked = [request.automaton for request in requests]
         constrained = [automaton for automaton in asked if automaton is not None]
         if not self._used and not constrained:
             return
@@ -84,28 +96,42 @@ class DeviceConstraints:
             self._ahead[rows] = 0  # these were states of another automaton
         each = (rows.stop - rows.start) // len(requests)
         self._held[rows] = [automaton for automaton in asked for _ in range(each)]
-        states = []
-        for request, automaton, read in zip(requests, asked, tokens, strict=True):
+        states, begun = [], [_Begun() for _ in requests]
+        for place, (request, automaton, read) in enumerate(zip(requests, asked, tokens, strict=True)):
             if automaton is None:
                 states.append(0)
             else:
                 arena.place(automaton, self._held)
                 if self.forces and not self._on_cpu:  # on a CPU the host finds the tokens that must come
                     arena.force(automaton)
-                states.append(arena.record(automaton, automaton.follow(read[len(request.prompt_ids) :])))
+                made = read[len(request.prompt_ids) :]
+                if request.thinking is None:
+                    state = automaton.follow(made)
+                else:
+                    self._thinks = True
+                    state, begun[place] = _begun(arena, request.thinking, request.limit, made)
+                states.append(arena.record(automaton, state))
         width = self._ends.shape[1]
-        may_end = [[not held or bool(request.eos_token_ids)] for request, held in zip(requests, asked, strict=True)]
+        may_end = [[one.constraint is None or bool(one.eos_token_ids)] for one in requests]
+        given = list(zip(requests, begun, strict=True))
         tables = (
             (self._state, [[state] for state in states]),
             (self._taken, [[-1] for _ in requests]),
-            (self._lasts, [[request.limit - 1] for request in requests]),
+            (self._lasts, [[request.limit - 1 if one.last is None else one.last] for request, one in given]),
+            (self._thoughts, [one.thoughts for one in begun]),
+            (self._bounds, [one.bounds for one in begun]),
+            (self._rooms, [[one.room] for one in begun]),
+            (
+                self._made,
+                [[len(read) - len(request.prompt_ids)] for request, read in zip(requests, tokens, strict=True)],
+            ),
             (self._may_end, may_end),
             (self._ends, [_repeated(request.ends or (0,), width) for request in requests]),
             (self._columns, np.stack([_columns(automaton) for automaton in asked])),
         )
         for table, values in tables:
-            given = torch.as_tensor(values, dtype=table.dtype, device="cpu")
-            table[rows] = to_device(given, self._device).repeat_interleave(each, 0)
+            on_host = torch.as_tensor(values, dtype=table.dtype, device="cpu")
+            table[rows] = to_device(on_host, self._device).repeat_interleave(each, 0)
 
     def prepare(self, here: slice) -> None:
         """See `gen.stages.stage.Follower.prepare`: on a CPU the host walks to the next states, in a tenth of the time
@@ -123,9 +149,33 @@ class DeviceConstraints:
         for row, automaton in enumerate(self._held[here]):
             if automaton is not None and states[row] and taken[row] >= 0:
                 states[row] = arena.after(automaton, states[row], taken[row]) if goes_on[row] else 0
+        if self._thinks:
+            for row, automaton in enumerate(self._held[here], here.start):
+                if automaton is not None and automaton.jumps is not None:
+                    at = row - here.start
+                    states[at] = self._think_on(arena, automaton, row, states[at], taken[at] >= 0)
         there[0].numpy()[:, 0] = states
         there[1].fill_(-1)
         return states
+
+    def _think_on(self, arena: Arena, automaton: TokenAutomaton, row: int, state: int, took: bool) -> int:
+        """On a CPU: the state of a row that may have a thought, at the next token; its limit moves on."""
+        made = self._made.numpy()
+        made[row, 0] += took
+        count = int(made[row, 0])
+        state = self._closed(arena, automaton, row, state, count)
+        entries, bodies = self._thoughts[row].tolist()
+        if 0 < state < bodies and (room := int(self._rooms[row, 0])) < _FAR:
+            self._lasts.numpy()[row, 0] = count + room - (state < entries)
+        return state
+
+    def _closed(self, arena: Arena, automaton: TokenAutomaton, row: int, state: int, made: int) -> int:
+        """On a CPU: the record that replaces another one after so many tokens."""
+        near, bound = self._bounds[row].tolist()
+        if not state or made < near or automaton.jumps is None:
+            return state
+        jumps = automaton.jumps[arena.state(automaton, state)]
+        return arena.record(automaton, int(jumps[int(made >= bound)]))
 
     def prepare_places(self, here: slice, width: int) -> None:
         if not self._on_cpu or self._arena is None:
@@ -138,6 +188,9 @@ class DeviceConstraints:
     def __call__(self, logits: Tensor, here: Here, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """See `gen.stages.stage.Stage`; (n, vocab), float32 for logits in half precision. Host sync: none."""
         assert self._arena is not None  # tells mypy
+        if self._thinks and not self._on_cpu and isinstance(here, slice):  # on a CPU the host has done this
+            self._state[here] = self._close(here, self._state[here], generated)
+            self._lasts[here] = self._lasts_at(here, self._state[here], generated)
         if isinstance(here, slice):
             torch.lt(generated, self._lasts[here], out=self._goes_on[here])
         record = self._records(here)
@@ -147,7 +200,12 @@ class DeviceConstraints:
 
     def room(self, masked: Tensor, here: Here, generated: Tensor, squeezed: Tensor) -> Room:
         """See `gen.stages.stage.Limiter.room`. Host sync: none."""
-        after = lines(self._lasts, here) - generated  # how many tokens may come after the next one
+        if self._thinks and not isinstance(here, slice):
+            states = self._ahead[here.rows, : here.width]
+            lasts = self._lasts_at(here.rows, states, generated.view(-1, here.width)).view(-1, 1)
+        else:
+            lasts = lines(self._lasts, here)
+        after = lasts - generated  # how many tokens may come after the next one
         record = self._records(here)
         kind = (after < record[:, WORST : WORST + 1]).long() + (after < record[:, NEEDED : NEEDED + 1])
         row = record.gather(1, kind)
@@ -180,7 +238,12 @@ class DeviceConstraints:
         if automaton is None or not records[0]:
             records[1:] = 0
             return None
-        return Ahead(self._arena, automaton, records)
+        arena, made = self._arena, int(self._made[row, 0])
+
+        def closed(state: int, place: int) -> int:
+            return self._closed(arena, automaton, row, state, made + place)
+
+        return Ahead(arena, automaton, records, closed)
 
     def _records_ahead(self, places: int) -> Tensor:
         """The states before each place, (rows, places); made when they are first needed."""
@@ -189,12 +252,14 @@ class DeviceConstraints:
             self._drafts = torch.arange(places - 1, device=self._device)
         return self._ahead
 
-    def draft(self, here: slice, feed: Tensor, real: Tensor, *, walks: bool) -> tuple[Tensor, Tensor]:
+    def draft(
+        self, here: slice, feed: Tensor, real: Tensor, generated: Tensor, *, walks: bool
+    ) -> tuple[Tensor, Tensor]:
         """See `gen.stages.stage.Drafter.draft`: a token that the automaton forces replaces the draft that was found."""
         assert self._arena is not None  # tells mypy
         table, columns, drafts = self._arena.table, self._columns[here], feed[:, 1:]
         ahead, known = self._records_ahead(feed.shape[1])[here], list[Tensor]()
-        ahead[:, :1] = self._state[here]
+        ahead[:, :1] = self._close(here, self._state[here], generated) if self._thinks else self._state[here]
         nowhere = torch.zeros_like(ahead[:, :1])
         for place in range(drafts.shape[1]):  # states after the first draft that cannot come mean nothing
             state, after = ahead[:, place : place + 1], ahead[:, place + 1 : place + 2]
@@ -204,6 +269,8 @@ class DeviceConstraints:
                 torch.where(known[-1][:, :1] > 0, known[-1][:, 1:], walked, out=after)
             else:
                 after.copy_(walked)
+            if self._thinks:
+                after.copy_(self._close(here, after, generated + place + 1))
         forced, tokens = torch.zeros_like(drafts, dtype=torch.bool), drafts
         if known:
             must = torch.cat([one[:, :1] for one in known], 1)
@@ -218,7 +285,13 @@ class DeviceConstraints:
 
     def go_on(self, here: slice, token_ids: Tensor, counts: Tensor, generated: Tensor) -> None:
         """See `gen.stages.stage.Drafter.go_on`. Host sync: none."""
-        before, goes_on = self._ahead[here].gather(1, counts - 1), generated < self._lasts[here]
+        before = self._ahead[here].gather(1, counts - 1)
+        if self._thinks:
+            numbers = torch.arange(self._ahead.shape[1], device=self._device)
+            lasts = self._lasts_at(here, self._ahead[here], generated - counts + 1 + numbers)
+            self._lasts[here] = lasts.gather(1, counts - 1)
+            self._made[here] = generated
+        goes_on = generated < self._lasts[here]
         if self._on_cpu:
             self._state[here], self._taken[here], self._goes_on[here] = before, token_ids, goes_on
             return
@@ -230,10 +303,26 @@ class DeviceConstraints:
 
     def tensors(self) -> Iterable[Tensor]:
         own = self._state, self._taken, self._columns, self._lasts, self._ends, self._may_end, self._goes_on
-        return (*own, self._ahead)
+        return (*own, self._ahead, self._thoughts, self._bounds, self._rooms, self._made)
 
     def memory(self) -> int:
         return 0 if self._arena is None else self._arena.memory()
+
+    def _close(self, here: slice, state: Tensor, made: Tensor) -> Tensor:
+        """The states (n, 1) that replace others, after so many tokens, at the bounds of thoughts. Host sync: none."""
+        assert self._arena is not None  # tells mypy
+        column = self._columns[here].gather(1, _STAYS + (made >= self._bounds[here]).sum(1, keepdim=True))
+        return self._arena.table.index_select(0, (state + column).view(-1)).view(-1, 1)
+
+    def _lasts_at(self, rows: slice, states: Tensor, made: Tensor) -> Tensor:
+        """How many tokens may come before the last one, at places (n, places) after so many tokens.
+
+        The limit of an answer moves on with its thought. Host sync: none.
+        """
+        entries, bodies = self._thoughts[rows].tensor_split(2, 1)
+        moved = made + self._rooms[rows] - (states < entries).to(torch.int64)
+        lasts = torch.where((states > 0) & (states < bodies), moved, self._lasts[rows])
+        return lasts if states.shape[1] == 1 else lasts.cummax(1).values
 
     def _states(self, here: Here) -> Tensor:
         """The states of the rows or places `here`: (n, 1)."""
@@ -254,6 +343,9 @@ class DeviceConstraints:
         assert self._arena is not None and self._bias is not None  # tells mypy
         masked = allow(logits, self._arena.rows.index_select(0, row.view(-1)), self._bias, wanted)
         ends = lines(self._ends, here)
+        if self._thinks:
+            mark = self._arena.table.index_select(0, (self._states(here) + FORCED).view(-1)).view(-1, 1)
+            ends = torch.where((row == NOTHING) & (mark > 0), mark.to(torch.int64) - 1, ends)
         only = 0.0 if ends.shape[1] == 1 else torch.where(ends == ends[:, :1], 0.0, -math.inf)
         return masked.scatter_(1, ends, torch.where(row == NOTHING, only, own).to(masked.dtype))
 
@@ -280,7 +372,7 @@ class DeviceConstraints:
         self._bias = bias_table(self._device)
         self._numbers = torch.arange(WORST + 1, dtype=torch.int32, device=self._device)
         self._forced = torch.arange(FORCED, FORCED_NEXT + 1, dtype=torch.int32, device=self._device)
-        self._columns = torch.zeros((self._count, 257), dtype=torch.int32, device=self._device)
+        self._columns = torch.zeros((self._count, 259), dtype=torch.int32, device=self._device)
         return self._arena
 
     def _widen(self, ends: int) -> None:
@@ -296,7 +388,35 @@ def _repeated(ends: Sequence[int], width: int) -> list[int]:
 
 
 def _columns(automaton: TokenAutomaton | None) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
-    """The places in a record of the next state after each byte, and last of the state after no byte: (257,)."""
+    """The places in a record of the next state after each byte, then of the state after no byte, and of those that
+    replace it near to the bound of a thought and at the bound: (259,)."""
     if automaton is None:
-        return np.zeros(257, np.int32)
-    return np.append(automaton.table.classes.astype(np.int32) + FIRST_CLASS, np.int32(ITSELF))
+        return np.zeros(259, np.int32)
+    behind = [ITSELF] * 3
+    if automaton.jumps is not None:
+        behind[1:] = [FIRST_CLASS + automaton.table.next.shape[1] + place for place in range(2)]
+    return np.append(automaton.table.classes.astype(np.int32) + FIRST_CLASS, np.array(behind, np.int32))
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """What the stage keeps of a text that may have a thought; the attributes are named as the stage's tables."""
+
+    thoughts: tuple[int, int] = (0, 0)
+    bounds: tuple[int, int] = (_FAR, _FAR)
+    room: int = _FAR
+    last: int | None = None
+
+
+def _begun(arena: Arena, thinking: Thinking, limit: int, made: Sequence[int]) -> tuple[int, _Begun]:
+    """The state of a text that may have a thought, after the tokens that it has."""
+    automaton, walker = thinking.automaton, thinking.walker()
+    for token_id in made:
+        walker.push(token_id)
+    bounds = thinking.most - min(LINE, thinking.most // 2), thinking.most
+    if automaton.free:
+        return walker.state, _Begun(bounds=bounds, last=_FAR)
+    if thinking.room is None:
+        return walker.state, _Begun(bounds=bounds, last=limit - 1)
+    ends = arena.record(automaton, automaton.entries + 1), arena.record(automaton, automaton.bodies + 1)
+    return walker.state, _Begun(ends, bounds, thinking.room, walker.begins + thinking.room - 1)

@@ -127,12 +127,15 @@ class Drafter(Follower, PlacesStage, Protocol):
         """On a CPU: what goes ahead of the text of a row, which the next step may then ask about at this many more
         places; None if the text has no constraint."""
 
-    def draft(self, here: slice, feed: Tensor, real: Tensor, *, walks: bool) -> tuple[Tensor, Tensor]:
+    def draft(
+        self, here: slice, feed: Tensor, real: Tensor, generated: Tensor, *, walks: bool
+    ) -> tuple[Tensor, Tensor]:
         """On other devices: follow the drafts of the rows `here` from their states.
 
         Args:
             feed: (n, 1 + drafts), int64: the newest token and drafts; forced tokens replace drafts.
             real: (n, 1), int64: how many of the drafts count; the others only fill the tensor.
+            generated: (n, 1), int64: how many tokens each row has, the newest included.
             walks: whether any draft may count; if not, only forced tokens do.
         Returns:
             (n, 1), int64: how many drafts count now, and may come; (n, drafts), bool: which of them are forced.

@@ -1,16 +1,29 @@
 """How a chat's template marks what a model thinks before it answers."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from gen.arguments import check_flag
+from gen.arguments import as_lists, check_flag, read_whole
 from gen.errors import ArgumentError, show
 from gen.tokens.tokenizers import Tokenizer
 
 _TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 CHANNELS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>", "<|call|>", "<|return|>")
 """The special tokens of gpt-oss's form, Harmony."""
+
+ANSWER = "<|channel|>final<|message|>"
+"""What comes before the answer in that form."""
+
+_SWITCHES = {
+    "enable_thinking": r"\benable_thinking\b",
+    "thinking": r"\b(if|not) thinking\b|\bthinking is (not )?defined",
+}
+"""Variables of templates that turn thoughts on and off, and how a template reads them."""
+
+Thinking = bool | int | None
+"""See `gen.generate`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +35,31 @@ class Marks:
             in the messages of a channel, as gpt-oss writes them.
         opens, closes: the two strings; "" with channels.
         begun: whether the prompt ends within a thought, which the text continues.
+        ending: how the template ends a thought, with the line breaks around it; "" if it has none.
     """
 
     kind: Literal["tags", "channels"]
     opens: str = ""
     closes: str = ""
     begun: bool = False
+    ending: str = ""
+
+    @property
+    def written(self) -> tuple[str, str, str]:
+        """What opens a thought, what closes it, and how the template writes the latter."""
+        if self.kind == "channels":
+            return "<|channel|>analysis<|message|>", "<|end|><|start|>assistant", "<|end|><|start|>assistant"
+        return self.opens, self.closes, self.ending or self.closes
+
+    @property
+    def closed(self) -> str:
+        """What a prompt writes for a thought that is closed at once, or ends the one that it has begun with."""
+        if self.kind == "channels":
+            return ANSWER
+        opens, closes, ending = self.written
+        if self.begun:
+            return ending
+        return opens + ("\n" if ending != closes else "") + ending
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -41,19 +73,93 @@ def marks_of(template: str) -> Marks | None:
         return Marks(kind="channels")
     for opens, closes in _TAGS:
         if closes in template:
-            return Marks(kind="tags", opens=opens, closes=closes)
+            return Marks(kind="tags", opens=opens, closes=closes, ending=_ending(template, opens, closes))
     return None
 
 
+def _ending(template: str, opens: str, closes: str) -> str:
+    """How a template ends a thought, with the most line breaks that it has there; "" without any."""
+    found = []
+    for match in re.finditer(rf"({re.escape(opens)})?((?:\\n)*){re.escape(closes)}((?:\\n)*)", template):
+        before, after = len(match[2]) // 2, len(match[3]) // 2
+        found.append((max(0, before - 1) if match[1] else before, after))
+    before, after = max(found, key=sum, default=(0, 0))
+    if not before + after and rf"{opens}\n" in template:
+        before, after = 1, 2
+    return "\n" * before + closes + "\n" * after if before + after else ""
+
+
+def read_thinking(thinking: object, prompts: int) -> list[Thinking]:
+    """The argument `thinking`, for each prompt.
+
+    Raises:
+        ArgumentError: it is neither None nor a flag nor a whole number, or there are not as many as prompts.
+    """
+    given = as_lists(thinking)
+    if not isinstance(given, list | tuple):
+        return [_read_thinking(given)] * prompts
+    if len(given) != prompts:
+        raise ArgumentError(f"thinking must be one value or one for each of {prompts} prompts, got {len(given)}")
+    return [_read_thinking(one) for one in given]
+
+
+def _read_thinking(given: object) -> Thinking:
+    if given is None or isinstance(given, bool):
+        return given
+    try:
+        return read_whole("thinking", given) or False
+    except ArgumentError:
+        raise ArgumentError(
+            f"thinking must be None, True, False or the most tokens of a thought, got {show(given)}"
+        ) from None
+
+
+def switched(
+    tokenizer: Tokenizer, template_kwargs: Mapping[str, object] | None, thinking: Thinking
+) -> Mapping[str, object] | None:
+    """The arguments of a template with the one that turns thoughts on or off, where the template has one."""
+    if thinking is None:
+        return template_kwargs
+    return {**dict.fromkeys(_switches(tokenizer, template_kwargs), thinking is not False), **(template_kwargs or {})}
+
+
+def _switches(tokenizer: Tokenizer, template_kwargs: Mapping[str, object] | None) -> list[str]:
+    template = tokenizer.chat_template(template_kwargs)
+    return [name for name, read in _SWITCHES.items() if re.search(read, template)]
+
+
 def marks_of_chat(
-    tokenizer: Tokenizer, template_kwargs: Mapping[str, object] | None, prompt_ids: list[int]
-) -> Marks | None:
-    """How thoughts are marked in the text that continues a chat."""
-    marks = marks_of(tokenizer.chat_template(template_kwargs))
-    if marks is None or marks.kind == "channels":
-        return marks
-    end = tokenizer.decode(prompt_ids[-16:], shown=frozenset(tokenizer.special_tokens)).rstrip()
-    return Marks(kind="tags", opens=marks.opens, closes=marks.closes, begun=end.endswith(marks.opens))
+    tokenizer: Tokenizer,
+    template_kwargs: Mapping[str, object] | None,
+    prompt_ids: Sequence[int],
+    begun: str = "",
+    thinking: Thinking = None,
+) -> tuple[Marks | None, list[int]]:
+    """How thoughts are marked in the text that continues a chat, and the tokens of the prompt for it.
+
+    Args:
+        begun: what the assistant's message has that the text continues.
+    Returns:
+        None where no thought can come: the template marks none, or the prompt has closed it, as with thinking=False.
+    """
+    marks, token_ids = marks_of(tokenizer.chat_template(template_kwargs)), list(prompt_ids)
+    if marks is None:
+        return None, token_ids
+    opens, closes, _ = marks.written
+    end = tokenizer.decode(token_ids[-16:], shown=frozenset(tokenizer.special_tokens)).rstrip()
+    if marks.kind == "channels":
+        closed = not end.endswith("<|start|>assistant")
+    else:
+        opened = begun.rfind(opens) > begun.rfind(closes) if begun else end.endswith(opens)
+        closed = not opened and bool(begun or end.endswith(closes))
+        marks = replace(marks, begun=opened)
+    if closed:
+        return None, token_ids
+    if thinking is not False:
+        return marks, token_ids
+    if marks.begun or not _switches(tokenizer, template_kwargs):
+        token_ids += tokenizer.encode_plain(marks.closed)
+    return None, token_ids
 
 
 def read_shown(tokenizer: Tokenizer, given: object) -> frozenset[int]:

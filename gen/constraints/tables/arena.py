@@ -9,6 +9,7 @@ A state is a record of whole numbers. Its number is the place in the table where
     6         the forced token, which spells what must come, plus 1; 0 for none, and until `force` is called
     7         the record after that token
     8 ...     the records after the bytes of each class
+    last two  for an automaton of thoughts, the records that replace this one near to the bound, and at the bound
 
 The record at 0 is for rows without a constraint: all of it is 0, and row 0 allows all tokens.
 """
@@ -87,8 +88,7 @@ class Arena:
 
     def record(self, automaton: TokenAutomaton, state: int) -> int:
         """Where the record of a state is; the automaton must be there."""
-        place = self._places[automaton]
-        return place.start + (state - 1) * place.width if state else 0
+        return self._record(self._places[automaton], state)
 
     def state(self, automaton: TokenAutomaton, record: int) -> int:
         """The state whose record this is, 0 for none; the automaton must be there."""
@@ -147,6 +147,10 @@ class Arena:
         records[:, FORCED] = tokens + 1
         records[:, FORCED_NEXT] = torch.where(after > 0, (after - 1) * place.width + place.start, 0)
 
+    @staticmethod
+    def _record(place: _Place, state: int) -> int:
+        return place.start + (state - 1) * place.width if state else 0
+
     def memory(self) -> int:
         """How many bytes both tensors have."""
         return self.table.nbytes + self.rows.nbytes
@@ -154,7 +158,10 @@ class Arena:
     def _copy(self, automaton: TokenAutomaton, held: Collection[TokenAutomaton | None]) -> _Place:
         """Copy an automaton to a free place."""
         placed = automaton.place(self.device)
-        states, classes = placed.after.shape
+        after = placed.after
+        if automaton.jumps is not None:
+            after = torch.cat((after, to_device(torch.from_numpy(automaton.jumps[1:]), self.device)), 1)
+        states, classes = after.shape
         width = FIRST_CLASS + classes
         size = states * width
         rows = self._take_rows(len(placed.rows), held)
@@ -162,12 +169,14 @@ class Arena:
         self._places[automaton] = place
         records = self._records(place)
         starts = torch.arange(states, dtype=torch.int32, device=self.device) * width + place.start
-        after = placed.after
         records[:, FIRST_CLASS:] = torch.where(after > 0, (after - 1) * width + place.start, 0)
         records[:, ITSELF] = starts
         records[:, FORCED:FIRST_CLASS] = 0
         records[:, NEEDED] = placed.needed
         records[:, WORST] = placed.worst
+        for state, token in automaton.only.items():
+            records[state - 1, FORCED] = token + 1
+            records[state - 1, FORCED_NEXT] = self._record(place, automaton.next_state(state, token))
         if rows:
             where = to_device(torch.tensor(rows, dtype=torch.int64, device="cpu"), self.device)
             self.rows.index_copy_(0, where, placed.rows)
@@ -197,7 +206,7 @@ class Arena:
 
     def _gap(self, size: int) -> int:
         """The first gap that is wide enough; without one, the end of the used part."""
-        start = FIRST_CLASS + 256  # behind the record of rows without a constraint, as long as any record
+        start = FIRST_CLASS + 258  # behind the record of rows without a constraint, as long as any record
         for place in sorted(self._places.values(), key=lambda place: place.start):
             if place.start - start >= size:
                 break

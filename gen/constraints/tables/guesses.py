@@ -67,6 +67,17 @@ class Guesses:
             known = self._known[state] = self._of(state)
         return known
 
+    def set(self, state: int, guess: Guess) -> None:
+        """Let this be what comes in a state."""
+        self._known[state] = guess
+
+    def first_token(self, text: bytes) -> int:
+        """The token that best spells the beginning of some bytes; -1 for none."""
+        token = self._first_tokens.get(text)
+        if token is None:
+            token = self._first_tokens[text] = self._first_token(text, self._automaton.vocabulary)
+        return token
+
     def forced_tokens(self) -> tuple[Ints, Ints]:
         """For each state, the dead one first, the forced token, -1 for none, and the state after it."""
         found = [self.of(state) if forced else _NOTHING for state, forced in enumerate(self._forced)]
@@ -82,10 +93,7 @@ class Guesses:
         while self._forced[at] and len(chain) < _MOST_BYTES:
             chain.append(self._byte[self._class_on[at]])
             at = int(after[at, self._class_on[at]])
-        text, vocabulary = bytes(chain), self._automaton.vocabulary
-        token = self._first_tokens.get(text)
-        if token is None:
-            token = self._first_tokens[text] = self._first_token(text, vocabulary)
+        token = self.first_token(bytes(chain))
         return _NOTHING if token < 0 else Guess(token, self._automaton.next_state(state, token), forced)
 
     def _first_token(self, text: bytes, vocabulary: "Vocabulary") -> int:

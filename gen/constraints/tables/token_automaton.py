@@ -4,9 +4,10 @@ Example, the texts "yes" and "no, never"; the tokens are single letters, and "es
 tokens certainly suffice; after "y" the tokens "e" and "es" are allowed, with one token left only "es".
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -52,12 +53,19 @@ class TokenAutomaton:
         least_tokens: how many tokens certainly suffice for a text.
         most_tokens: how many tokens certainly suffice from any state.
         group_of: (states + 1,), the group of each state, whose states share their rows.
+        start: the state at the beginning of a text.
+        jumps: (states + 1, 2), for an automaton of thoughts, see `ThoughtAutomaton`; None for others.
+        only: the token that alone may come in a state, for an automaton of thoughts.
 
     Args:
         table: the automaton; or what was found before, for the same vocabulary.
     Raises:
         Empty: no text can be spelled.
     """
+
+    start = 1
+    jumps: Ints | None = None
+    only: Mapping[int, int] = MappingProxyType({})
 
     def __init__(self, table: Table | Found, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -77,6 +85,8 @@ class TokenAutomaton:
         self._host_rows: HostRows | None = None
         self._placed: dict[torch.device, Placed] = {}
         self._most: Ints | None = None
+        self.after_thoughts: dict[Hashable, TokenAutomaton] = {}
+        """Its texts after thoughts, see `ThoughtAutomaton`, by how these are marked."""
 
     def next_state(self, state: int, token_id: int) -> int:
         """The state after a token; 0 where it is not allowed. A token that spells nothing is never allowed."""

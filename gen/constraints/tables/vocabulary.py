@@ -5,12 +5,12 @@ automaton goes through all tokens at once, level by level: a node's state is its
 lookup gives those of all nodes of a level.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakMethod
 
 import numpy as np
@@ -135,12 +135,14 @@ class Vocabulary:
         for level, keys in enumerate(self._keys[:2]):
             self._pairs[keys] = np.arange(len(keys), dtype=np.int32) + self._first[level]
         self._placed: dict[torch.device, PlacedVocabulary] = {}
+        self.after_thoughts: dict[Hashable, Any] = {}
+        """Automata of thoughts before any text, see `ThoughtAutomaton`, by how thoughts are marked."""
         self.encoder: Callable[[], Encode | None] = _no_encoder
         """Gives the tokenizer's `encode_plain`, or None when the tokenizer is gone."""
 
     def __getstate__(self) -> dict[str, object]:
         """The state for another process: without tensors on devices and without the tokenizer."""
-        return {**vars(self), "_placed": {}, "encoder": _no_encoder}
+        return {**vars(self), "_placed": {}, "after_thoughts": {}, "encoder": _no_encoder}
 
     def after(self, nodes: npt.NDArray[np.int32], bytes_: npt.NDArray[np.int32], depth: int) -> npt.NDArray[np.int32]:
         """The node after each of `nodes`, which are `depth` bytes deep, and one more byte; `self.nodes` for none."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from copy import copy
 
 from gen.completions import Completion, FinishReason, TopLogprobs
-from gen.constraints.constraint import Walker
+from gen.constraints.composing.thoughts import ThoughtWalker
 from gen.errors import ConstraintError, GenError, NoTokenError, SamplingError, own
 from gen.loop.results.ring import StepResults
 from gen.loop.results.stop_strings import StopStrings
@@ -83,15 +83,14 @@ class Text:
         self._decoded = 0
         self._read = self._read_thought = 0  # how many characters of the text and of the thought have been read
         self._eos = frozenset(request.ends)
-        self._walker: Walker | None = None
+        self._walker = request.walker()
         self._detokenizer: Detokenizer | ByteDetokenizer
         if request.constraint is None:
             self._detokenizer = Detokenizer(tokenizer, request.prompt_ids, request.shown)
         else:
             self._detokenizer = ByteDetokenizer(request.constraint.vocabulary.texts)
-            self._walker = request.constraint.walker()
-            if self._walker.complete:
-                self.finish_reason = "eos"
+        if self._walker is not None and self._walker.complete:
+            self.finish_reason = "eos"
         self._thoughts = None if request.thoughts is None else thoughts_of(request.thoughts)
         self._stops = StopStrings(request.stops, include=request.include_stop)
 
@@ -157,15 +156,20 @@ class Text:
                 self.top_logprobs.append(top)
             if self._walker is not None and self._walker.complete:
                 self.finish_reason = "eos"
-            elif len(self.token_ids) >= self.request.limit:
+            elif len(self.token_ids) >= self.request.limit or self._full:
                 self.finish_reason = "length"
         if self.request.stops:
             self._look_for_stops(token_id)
         if self.squeezed and self.finish_reason is not None:
             self.finish_reason = "length"
 
+    @property
+    def _full(self) -> bool:
+        """Whether its answer has as many tokens as it may have after a thought."""
+        return isinstance(self._walker, ThoughtWalker) and self._walker.full
+
     def _look_for_stops(self, token_id: int) -> None:
-        """Decode the newest token, and look for stop strings."""
+        """Decode the newest token, and look for stop strings in what is no thought."""
         piece = hidden = ""
         if token_id not in self._eos:
             piece = self._detokenizer.push(token_id)
@@ -173,12 +177,15 @@ class Text:
         if self.finish_reason:
             piece += self._detokenizer.flush()
         unfinished = copy(self._detokenizer).flush() if hidden else ""
+        if self._thoughts is not None:
+            piece = self._thoughts.push(piece) + (self._thoughts.flush() if self.finish_reason else "")
+            hidden = "" if self._thoughts.thinks else hidden
         piece = self._stops.push(piece) + self._stops.push(hidden, hidden=True, unfinished=unfinished)
         if self._stops.found:
             self.finish_reason, self.stop_reason = "stop", self._stops.stop
         elif self.finish_reason:
             piece += self._stops.flush()
-        self._add(piece, last=self.finish_reason is not None)
+        self._text += piece
 
     def _add(self, piece: str, *, last: bool) -> None:
         """Add decoded text; a thought in it is no part of the text."""
@@ -238,7 +245,10 @@ class Text:
             return
         self.finish_reason = "timeout"
         if self.request.stops:  # other texts are decoded when they are read
-            self._add(self._stops.push(self._detokenizer.flush()) + self._stops.flush(), last=True)
+            piece = self._detokenizer.flush()
+            if self._thoughts is not None:
+                piece = self._thoughts.push(piece) + self._thoughts.flush()
+            self._text += self._stops.push(piece) + self._stops.flush()
 
     def fork(self, seed: int) -> "Text":
         """A copy of this text, which goes on by itself."""
@@ -281,6 +291,8 @@ class Text:
             seed=self.seed,
             top_logprobs=self.top_logprobs,
             reasoning=None if self._thoughts is None else self._thoughts.reasoning,
+            reasoning_tokens=walker.begins if isinstance(walker := self._walker, ThoughtWalker) else 0,
+            reasoning_cut=isinstance(walker, ThoughtWalker) and walker.cut,
             stop_reason=stop_reason,
             drafted=self.drafted,
             accepted=self.accepted,

@@ -18,7 +18,11 @@ class Thoughts(Protocol):
 
     Attributes:
         reasoning: the thought so far; None where there is none.
+        thinks: whether the text is within a thought now.
     """
+
+    @property
+    def thinks(self) -> bool: ...
 
     reasoning: str | None
 
@@ -42,6 +46,10 @@ class _Tagged:
         self._state = "thought" if marks.begun else "before"
         self._held = ""
         self.reasoning = "" if marks.begun else None
+
+    @property
+    def thinks(self) -> bool:
+        return self._state == "thought"
 
     def push(self, piece: str) -> str:
         self._held += piece
@@ -92,6 +100,10 @@ class _InChannels:
         self._held = self._header = ""
         self._thinks = False
         self.reasoning: str | None = None
+
+    @property
+    def thinks(self) -> bool:
+        return self._thinks
 
     def push(self, piece: str) -> str:
         self._held += piece

@@ -70,7 +70,7 @@ def read_body(model: Model, body: Mapping[str, Any], usual: Sampler | None, know
         fields=fields,
         messages=asked.prompts[0],
         output_type=asked.output_type,
-        settings=own | {"sampler": sampler, "shorten": True, "local_files": False},
+        settings=own | {"sampler": sampler, "shorten": True, "local_files": False, "limits_thoughts": True},
         copies=copies,
         called=called,
     )

@@ -1,0 +1,293 @@
+"""Thoughts before answers of every type: a model thinks what it writes without a type, and the answer is its type's."""
+
+import random
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pytest
+import torch
+from pydantic import BaseModel, Field
+from torch import Tensor
+
+import gen
+from gen.samplers import beam_search, greedy, multinomial
+from gen.tokens.tokenizers import Tokenizer
+from tests.helpers import EOS, ScriptedModel, byte_tokenizer, tiny_model
+from virtual_gpus import no_host_sync, virtual_gpus
+
+TURNS = "{% for m in messages %}{% set c = m.content %}[{{ m.role }}]"
+TAGGED = TURNS + "{{ c.split('</think>')[-1] }}{% endfor %}[assistant]{# '<think>\\n' + '\\n</think>\\n\\n' #}"
+SWITCH = "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
+HARMONY = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>"]
+FORMS = {
+    "Qwen3": TAGGED + SWITCH,
+    "DeepSeek-R1": TAGGED + "{{ '<think>\\n' }}",
+    "Mistral": TURNS + "{{ c }}{% endfor %}[assistant]{# [THINK] [/THINK] #}",
+    "gpt-oss": TURNS + "<|message|>{{ c }}{% endfor %}<|start|>assistant{# <|channel|> #}",
+    "SmolLM3": TAGGED.replace("'\\n</think>\\n\\n'", "'<think>\\n\\n</think>\\n'") + SWITCH,
+}
+SPECIALS = {"Mistral": ["[THINK]", "[/THINK]"], "gpt-oss": HARMONY}
+WRITTEN = {
+    "Qwen3": "<think>\nHm.\n</think>\n\n",
+    "DeepSeek-R1": "Hm.\n</think>\n\n",
+    "Mistral": "[THINK]Hm.[/THINK]",
+    "gpt-oss": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>",
+    "SmolLM3": "<think>\nHm.</think>\n",
+}
+ENDINGS = {"Qwen3": "\n</think>\n\n", "DeepSeek-R1": "\n</think>\n\n", "Mistral": "[/THINK]", "SmolLM3": "\n</think>\n"}
+
+
+class City(BaseModel):
+    name: str = Field(max_length=8)
+    large: bool
+
+
+TYPES: list[tuple[Any, str]] = [
+    (City, '{"name": "Rome", "large": true}'),
+    (Literal["Rome", "Oslo"], "Oslo"),
+    (gen.choice(["yes", "no"]), "no"),
+    (int, "7"),
+    (gen.sequence("<b>", gen.regex("[a-z]+"), "</b>"), "<b>hm</b>"),
+    (gen.regex("[<a-z>]{2,9}"), "<thin"),
+]
+
+
+def with_template(model: Any, form: str) -> Any:
+    tokenizer = byte_tokenizer(specials=SPECIALS.get(form, []))
+    tokenizer.chat_template = FORMS[form]
+    model.tokenizer = Tokenizer(tokenizer)
+    return model
+
+
+def scripted(form: str, answer: str) -> Any:
+    """A model that thinks "Hm." and writes an answer."""
+    model = with_template(ScriptedModel("", vocab_size=270), form)
+    model.prompts = []
+
+    def script(prompt: str) -> list[int]:
+        model.prompts.append(prompt)
+        token_ids: list[int] = model.tokenizer.encode_plain(answer if model.closed else WRITTEN[form] + answer)
+        return token_ids
+
+    model.closed, model._script = False, script
+    return model
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("kind", "answer"), TYPES)
+def test_an_answer_of_any_type_may_come_after_a_thought(form: str, kind: Any, answer: str) -> None:
+    model = scripted(form, answer)
+    made = gen.generate(model, "x", kind, chat=True, sampler=greedy(), details=True)
+    assert (made.text, made.reasoning, made.finish_reason) == (answer, "Hm.", "eos")
+    assert made.value == gen.compile(model, kind).read(answer)
+    header = 2 + len("final") if form == "gpt-oss" else 0
+    assert len(made.token_ids) == len(made.logprobs) == made.reasoning_tokens + header + len(answer)
+    stream = gen.stream(model, "x", kind, chat=True)
+    assert "".join(stream) == answer
+    assert stream.completion().reasoning == "Hm."
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", [None, City])
+def test_without_thinking_the_prompt_closes_the_thought(form: str, kind: Any) -> None:
+    answer = TYPES[0][1]
+    model = scripted(form, answer)
+    model.closed = True
+    made = gen.generate(model, "x", kind, chat=True, thinking=False, details=True)
+    assert (made.text, made.reasoning, made.reasoning_tokens) == (answer, None, 0)
+    ends = {"Mistral": "[THINK][/THINK]", "gpt-oss": HARMONY[1] + "final" + HARMONY[2], "SmolLM3": "</think>\n\n"}
+    shown = frozenset(model.tokenizer.special_tokens)
+    ids = gen.stream(model, "x", kind, chat=True, thinking=False).prompt_token_ids
+    assert model.tokenizer.decode(ids, shown=shown).endswith(ends.get(form, "<think>\n\n</think>\n\n"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_model_may_leave_out_its_thought_unless_it_must_think(form: str) -> None:
+    if form == "DeepSeek-R1":  # whose prompts have begun the thought
+        return
+    model = scripted(form, "7")
+    head = "<|channel|>final<|message|>" if form == "gpt-oss" else ""
+    model._script = lambda prompt: model.tokenizer.encode_plain(f"{head}7")
+    made = gen.generate(model, "x", int, chat=True, details=True)
+    assert (made.value, made.reasoning, made.reasoning_tokens) == (7, None, 0)
+    random_model = tiny(form)
+    for seed in range(4):
+        made = gen.generate(random_model, "x", int, chat=True, thinking=True, details=True, seed=seed, shorten=True)
+        assert made.reasoning is not None
+        assert made.reasoning_tokens > 2
+
+
+def tiny(form: str, *, device: str = "cpu") -> Any:
+    tokenizer = byte_tokenizer(specials=SPECIALS.get(form, []))
+    tokenizer.chat_template = FORMS[form]
+    own = tiny_model(vocab_size=270, max_position_embeddings=1024)
+    own.generation_config.eos_token_id = EOS
+    return gen.from_transformers(own.to(device), tokenizer)
+
+
+def nudge(form: str, model: Any, *, ends: bool) -> Any:
+    """A processor that lets a random model write the marks of thoughts, at places that depend on its tokens alone.
+
+    It bans the bytes that no UTF-8 has, and unless the text `ends` the eos token, as a type does within a thought.
+    """
+    marks = ["<think>", "</think>"] if form not in SPECIALS else []
+    if form == "Mistral":
+        marks = ["[THINK]", "[/THINK]"]
+    if form == "gpt-oss":
+        marks = ["<|channel|>analysis<|message|>", "<|end|><|start|>assistant", "<|channel|>final<|message|>"]
+    spelled = [model.tokenizer.encode_plain(mark) for mark in marks]
+
+    def processor(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        logits = logits.clone()
+        logits[:, 0xF5:0x100] = -torch.inf
+        logits[:, [] if ends else [EOS]] = -torch.inf
+        for row, (line, length) in enumerate(zip(token_ids.tolist(), lengths.tolist(), strict=True)):
+            tail = line[:length]
+            begun = [
+                mark[n] for mark in spelled for n in range(1, len(mark)) if tail[-n:] == mark[:n] and len(mark) > n
+            ]
+            for token in begun:
+                logits[row, token] += 40
+            if sum(tail[-3:]) % 13 == 0:
+                logits[row, spelled[sum(tail[-5:]) % len(spelled)][0]] += 40
+        return logits
+
+    return processor
+
+
+def check(form: str, number: int) -> None:
+    """One random call: alone, in a batch and without a type."""
+    draws = random.Random(number)
+    model = tiny(form)
+    kind, _ = draws.choice(TYPES)
+    constraint = gen.compile(model, kind)
+    thinking = draws.choice([None, True, 1, 5, 16, 33, 80])
+    limit = draws.choice([None, constraint.least_tokens or 9, 40])
+    given: dict[str, Any] = {
+        "thinking": thinking,
+        "sampler": draws.choice([greedy(), multinomial(), multinomial(temperature=0.7)]),
+        "seed": draws.randrange(1000),
+        "details": True,
+        "chat": True,
+    }
+    typed = given | {"max_new_tokens": limit, "shorten": True, "logits_processors": [nudge(form, model, ends=True)]}
+    prompt = draws.choice(["x", "What is it?", "\u00e9t\u00e9 " * 9])
+    made = gen.generate(model, prompt, kind, **typed)
+    assert constraint.accepts(made.text)
+    assert made.engine == "device"
+    header = 7 if form == "gpt-oss" else 0
+    assert len(made.token_ids) - made.reasoning_tokens <= (limit or 2048) + header
+    if type(thinking) is int:
+        assert made.reasoning_tokens <= thinking + 40
+        assert made.reasoning_cut or made.reasoning_tokens <= thinking + 12
+    both = gen.generate(model, ["y", prompt, "z" * 30], kind, **typed)
+    assert (both[1].token_ids, both[1].text, both[1].reasoning) == (made.token_ids, made.text, made.reasoning)
+    free = gen.generate(model, prompt, **given, max_new_tokens=1, logits_processors=[nudge(form, model, ends=False)])
+    count = min(made.reasoning_tokens, free.reasoning_tokens)
+    if form == "gpt-oss":  # whose thoughts have no special token in them, and end before any other channel
+        begin = 2 + len("analysis")
+        count = next(
+            (at for at in range(begin, count) if free.token_ids[at] > 258 or given["sampler"] != greedy()), count
+        )
+    assert free.token_ids[:count] == made.token_ids[:count]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_random_calls(form: str) -> None:
+    for number in range(12):
+        check(form, number)
+
+
+@pytest.mark.usefixtures("soon_worth_it")
+@pytest.mark.parametrize("form", ["Qwen3", "Mistral"])
+def test_a_gpu_writes_the_same_and_the_host_waits_for_no_token(form: str) -> None:
+    asked: dict[str, Any] = {"chat": True, "sampler": multinomial(), "seed": 5, "shorten": True, "thinking": 9}
+    wanted = gen.generate(tiny(form), ["x", "yy"], City, **asked, max_new_tokens=32, details=True)
+    with virtual_gpus(1):
+        own = tiny(form, device="cuda:0")
+        counts = []
+        for new_tokens in (28, 28, 32):
+            with no_host_sync(count=True) as report:
+                made = gen.generate(own, ["x", "yy"], City, **asked, max_new_tokens=new_tokens, details=True)
+            counts.append(report.count)
+        assert [one.token_ids for one in made] == [one.token_ids for one in wanted]
+        assert counts[1] == counts[2] <= 2
+
+
+@pytest.mark.parametrize("form", ["Qwen3", "gpt-oss"])
+@pytest.mark.parametrize("place", ["cpu", "cuda:0"])
+def test_drafts_change_no_text(form: str, place: str) -> None:
+    with virtual_gpus(1):
+        model = tiny(form, device=place)
+        for number, thinking in enumerate((6, 25)):
+            given: dict[str, Any] = {"chat": True, "seed": number, "shorten": True, "details": True}
+            given |= {"sampler": greedy() if number else multinomial(), "max_new_tokens": 28, "thinking": thinking}
+            wanted = gen.generate(model, "x", City, **given, speculate=False)
+            for typed in (False, True):
+                drafts = gen.Speculation(prompt=True, output_type=typed)
+                made = gen.generate(model, "x", City, **given, speculate=drafts)
+                assert (made.token_ids, made.reasoning) == (wanted.token_ids, wanted.reasoning)
+
+
+def test_a_protocols_limit_is_that_of_the_thought_and_the_answer() -> None:
+    for form in FORMS:
+        model = tiny(form)
+        least = gen.compile(model, City).least_tokens or 0
+        for limit in (least + 30, 100):
+            for seed in range(2):
+                with gen.Engine(model) as engine:
+                    settings: dict[str, Any] = {"max_new_tokens": limit, "limits_thoughts": True, "shorten": True}
+                    made = engine.submit("x", City, chat=True, seed=seed, **settings).completion()
+                assert len(made.token_ids) <= limit
+                assert made.value == gen.compile(model, City).read(made.text)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_thought_without_a_type_has_a_bound_too(form: str) -> None:
+    model = tiny(form)
+    made = gen.generate(model, "x", chat=True, thinking=20, max_new_tokens=7, details=True, seed=1, eos_token_id=[])
+    assert made.reasoning_tokens <= 20 + 30
+    assert len(made.token_ids) == made.reasoning_tokens + 7
+
+
+def test_stops_are_looked_for_in_the_answer_alone() -> None:
+    for kind in (None, gen.regex("[a-zA-Z.]+")):
+        model = scripted("Qwen3", "Yes.Hm.No")
+        made = gen.generate(model, "x", kind, chat=True, stop="Hm", details=True)
+        assert (made.text, made.reasoning, made.stop_reason) == ("Yes.", "Hm.", "Hm")
+
+
+@pytest.mark.parametrize(
+    ("thinking", "chat", "message"),
+    [
+        ("yes", True, "thinking must be None, True, False or the most tokens"),
+        (-1, True, "thinking must be"),
+        (1.5, True, "thinking must be"),
+        (True, False, "thinking is for chats"),
+        (5, False, "thinking is for chats"),
+        ([True], True, "one for each prompt of a list"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_thought(thinking: Any, chat: bool, message: str) -> None:
+    with pytest.raises(gen.ArgumentError, match=re.escape(message)):
+        gen.generate(tiny("Qwen3"), "x", int, chat=chat, thinking=thinking)
+
+
+def test_who_cannot_think() -> None:
+    plain = tiny("Qwen3")
+    with pytest.raises(gen.ArgumentError, match="marks no thought"):
+        gen.generate(plain, "x", chat=True, thinking=True, chat_template_kwargs={"enable_thinking": False})
+    with pytest.raises(gen.ArgumentError, match="takes thinking=False alone"):
+        gen.generate(plain, "x", int, chat=True, thinking=5, sampler=beam_search(2))
+    value = gen.generate(plain, "x", int, chat=True, sampler=beam_search(2), details=True, shorten=True)
+    assert (value.reasoning, value.reasoning_tokens) == (None, 0)
+
+
+def test_each_prompt_of_a_list_may_think_as_long_as_it_likes() -> None:
+    model = tiny("Qwen3")
+    given: dict[str, Any] = {"chat": True, "seed": 3, "details": True, "shorten": True}
+    bounds: Sequence[Any] = [None, True, False, 20]
+    made = gen.generate(model, ["x"] * 4, City, thinking=bounds, **given)
+    for one, bound in zip(made, bounds, strict=True):
+        assert one.token_ids == gen.generate(model, "x", City, thinking=bound, **given).token_ids
