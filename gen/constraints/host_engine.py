@@ -72,9 +72,9 @@ class Grammar:
         """Begin later texts with a new lexer: all matchers share one, and fail once it has too many states."""
         self._start = _on_a_large_stack(self._make)
 
-    def walker(self) -> "HostWalker":
-        """A walker at the start of a text."""
-        return HostWalker(self.matcher(), self.renew)
+    def walker(self, matcher: "LLMatcher | None" = None) -> "HostWalker":
+        """A walker at the start of a text, or where a matcher is."""
+        return HostWalker(self.matcher() if matcher is None else matcher, self.renew)
 
     def accepts(self, text: bytes) -> bool:
         """Whether a text is a full match that the vocabulary's tokens can spell."""

@@ -263,7 +263,11 @@ def constrained(
     """
     if constraint is None:
         return _with_thought(model, request, max_batch_tokens)
-    thoughts = request.thoughts if constraint.told is not None or constraint.engine == "device" else None
+    thoughts = request.thoughts
+    if thoughts is not None and thoughts.kind == "channels" and constraint.engine == "host" and not constraint.told:
+        closed = [*request.prompt_ids, *model.tokenizer.encode_plain(thoughts.closed)]
+        request = replace(request, prompt_ids=closed, limit=min(request.limit, model.context_length - len(closed)))
+        thoughts = None
     if thoughts is not None and thoughts.begun and constraint.told is not None and constraint.told.begun is not None:
         begun = carry_out(model, replace(constraint.told, written=constraint.told.begun))
         constraint = replace(begun, told=constraint.told)
@@ -296,7 +300,7 @@ def _with_thought(model: Model, request: Request, max_batch_tokens: int | None) 
     marks, constraint = request.thoughts, request.constraint
     if marks is None or not request.limit or isinstance(request.sampler, BeamSearchSampler):
         return request
-    answer = None if constraint is None else constraint.automaton
+    answer, grammar = (None, None) if constraint is None else (constraint.automaton, constraint.grammar)
     if answer is not None and not marks.begun and opens_itself(vocabulary_of(model), answer, marks):
         return replace(request, thoughts=None)
     must = request.thinks is True and not marks.begun
@@ -315,12 +319,12 @@ def _with_thought(model: Model, request: Request, max_batch_tokens: int | None) 
     beside = automaton.closing + automaton.header
     if request.limits_thoughts:
         most = max(0, min(asked, request.limit - beside - least))
-        return replace(request, thinking=Thinking(automaton=automaton, most=most, room=None))
+        return replace(request, thinking=Thinking(automaton=automaton, most=most, room=None, grammar=grammar))
     kept = least if request.own_limit else request.limit
     most = max(0, min(asked, room - beside - kept))
     left = max(least, min(request.limit, room - beside - most))
     bound = request.bound if left == request.limit else "context"
-    thinking = Thinking(automaton=automaton, most=most, room=left + automaton.header)
+    thinking = Thinking(automaton=automaton, most=most, room=left + automaton.header, grammar=grammar)
     return replace(request, thinking=thinking, limit=most + beside + left, bound=bound)
 
 

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gen.constraints.composing.host_thoughts import HostThoughtWalker
 from gen.constraints.composing.thoughts import ThoughtAutomaton, ThoughtWalker
 from gen.constraints.constraint import Constraint, Walker
+from gen.constraints.host_engine import Grammar
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.models.base import Inputs
 from gen.requests.processors import LogitsProcessor
@@ -24,14 +26,18 @@ class Thinking:
         automaton: follows the thought and the answer.
         most: how many tokens the thought has at most, without the mark that closes it.
         room: how many tokens the answer has at most; None if the request's limit is that of both together.
+        grammar: the answer's on the host engine; None on the device engine.
     """
 
     automaton: ThoughtAutomaton
     most: int
     room: int | None
+    grammar: Grammar | None = None
 
     def walker(self) -> ThoughtWalker:
         """A walker at the start of a text."""
+        if self.grammar is not None:
+            return HostThoughtWalker(self.automaton, self.most, self.room, self.grammar)
         return ThoughtWalker(self.automaton, self.most, self.room)
 
 
@@ -113,6 +119,8 @@ class Request:
             return False
         if self.thinking is None:
             return self.limit - made <= self.constraint.most_tokens
+        if self.thinking.grammar is not None:
+            return True
         if self.thinking.room is None:
             return self.limit - made <= max(1, self.thinking.automaton.most_tokens)
         return made > 0 or self.thinking.room <= max(1, self.thinking.automaton.most_tokens)  # an answer may have begun
@@ -121,7 +129,7 @@ class Request:
     def automaton(self) -> TokenAutomaton | None:
         """The automaton that its texts follow on the device."""
         if self.thinking is not None:
-            return self.thinking.automaton
+            return None if self.thinking.grammar is not None else self.thinking.automaton
         return None if self.constraint is None else self.constraint.automaton
 
     def walker(self) -> Walker | None:

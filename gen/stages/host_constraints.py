@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gen.constraints.composing.host_thoughts import HostThoughtWalker
 from gen.constraints.tables.masks import allow, bias_table
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
@@ -29,22 +30,31 @@ class _Row:
         ends: tokens that end the text.
         may_end: whether these may come where other tokens may come too; otherwise they only come where nothing else
             can.
+        thought: the thought that the text has not ended yet, or may begin; then it follows the matcher too.
     """
 
     matcher: "LLMatcher | None" = None
     ends: tuple[int, ...] = ()
     may_end: bool = True
+    thought: HostThoughtWalker | None = None
 
     def take(self, token_id: int) -> None:
         """Go on with a token; a matcher that fails allows nothing from then on."""
         if token_id in self.ends:
-            self.matcher = None
+            self.matcher = self.thought = None
+        elif self.thought is not None:
+            self.thought.push(token_id)
+            if not self.thought.state:
+                self.matcher, self.thought = self.thought.matcher, None
         elif self.matcher is not None:
             self.matcher.consume_token(token_id)
 
     def copy(self) -> "_Row":
         """A copy, which goes on by itself from here."""
-        return replace(self, matcher=None if self.matcher is None else self.matcher.deep_copy())
+        matcher, thought = self.matcher, self.thought
+        return replace(
+            self, matcher=matcher and matcher.deep_copy(), thought=None if thought is None else thought.copy()
+        )
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,12 @@ class HostConstraints:
             self._begin_use(requests)
         starts = range(rows.start, rows.stop, each)
         for start, request, grammar, read in zip(starts, requests, grammars, tokens, strict=True):
-            row = _Row(grammar.matcher(), request.ends, bool(request.eos_token_ids)) if grammar else _Row()
+            row = _Row()
+            if grammar is not None:
+                walker = request.walker()
+                thought = walker if isinstance(walker, HostThoughtWalker) else None
+                matcher = grammar.matcher() if thought is None else None
+                row = _Row(matcher, request.ends, bool(request.eos_token_ids), thought)
             for token_id in read[len(request.prompt_ids) :]:
                 row.take(token_id)
             self._rows[start : start + each] = [row.copy() for _ in range(each)]
@@ -168,7 +183,7 @@ class HostConstraints:
         if self._reorders:
             sources = [chosen.rows[place] for place in self._ancestors[chosen.here].tolist()]
             for row, source in zip(chosen.rows, [source.copy() for source in sources], strict=True):
-                row.matcher = source.matcher  # beams have the same ends
+                row.matcher, row.thought = source.matcher, source.thought  # beams have the same ends
         for row, token_id in zip(chosen.rows, self._taken[chosen.here].tolist(), strict=True):
             row.take(token_id)
 
@@ -176,10 +191,25 @@ class HostConstraints:
         """Write the masks of rows that are about to choose."""
         for place, row in zip(range(self._count)[here], self._rows[here], strict=True):
             self._ends[place] = self._size  # the id of no token
-            if row.matcher is None:
+            if row.thought is not None:
+                self._fill_thought(place, row, row.thought)
+            elif row.matcher is None:
                 self._bits[place].fill(255)
             else:
                 self._fill_row(place, row, row.matcher)
+
+    def _fill_thought(self, place: int, row: _Row, thought: HostThoughtWalker) -> None:
+        """Write the mask of a text that may go on with a thought."""
+        line, only, allowed = self._bits[place], thought.only, thought.allowed()
+        if only is None and thought.matcher is not None:
+            self._fill_row(place, row, thought.matcher)
+        else:
+            line.fill(0)
+        if only is not None:
+            self._ends[place] = only
+            line[only >> 3] |= 1 << (only & 7)
+        elif allowed is not None:
+            line[: len(allowed)] |= allowed
 
     def _fill_row(self, place: int, row: _Row, matcher: "LLMatcher") -> None:
         """Write the mask of a text that goes on."""

@@ -291,3 +291,26 @@ def test_each_prompt_of_a_list_may_think_as_long_as_it_likes() -> None:
     made = gen.generate(model, ["x"] * 4, City, thinking=bounds, **given)
     for one, bound in zip(made, bounds, strict=True):
         assert one.token_ids == gen.generate(model, "x", City, thinking=bound, **given).token_ids
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "gpt-oss"])
+def test_an_answer_on_the_host_engine_may_come_after_a_thought(form: str) -> None:
+    nested = gen.grammar('start: "(" start ")" | "x"')
+    model = scripted(form, "((x))")
+    made = gen.generate(model, "x", nested, chat=True, details=True)
+    assert (made.text, made.reasoning, made.engine, made.finish_reason) == ("((x))", "Hm.", "host", "eos")
+    with gen.Engine(model) as engine:
+        stream = engine.submit("x", nested, chat=True)
+        assert "".join(stream) == "((x))"
+        assert stream.completion().reasoning == "Hm."
+    drawing = tiny(form)
+    for seed, thinking in enumerate((None, 5, 17, 40)):
+        given: dict[str, Any] = {"chat": True, "thinking": thinking, "seed": seed, "details": True}
+        nudged = [nudge(form, drawing, ends=True)]
+        made = gen.generate(drawing, "x", nested, **given, logits_processors=nudged, max_new_tokens=200)
+        assert gen.compile(drawing, nested).accepts(made.text)
+        free = gen.generate(drawing, "x", **given, logits_processors=[nudge(form, drawing, ends=False)])
+        count = min(made.reasoning_tokens, free.reasoning_tokens)
+        assert made.token_ids[:count] == free.token_ids[:count]
+        both = gen.generate(drawing, ["yy", "x"], nested, **given, logits_processors=nudged, max_new_tokens=200)
+        assert both[1].token_ids == made.token_ids
