@@ -13,6 +13,7 @@ def main() -> None:
         "run", help="run a program with virtual GPUs", usage="%(prog)s [options] (script.py | -m module) [arguments]"
     )
     run.add_argument("--gpus", type=int, default=2, metavar="N", help="how many virtual GPUs (2)")
+    run.add_argument("--device", default="cuda", metavar="TYPE", help="cuda, xpu, mps, hpu or npu (cuda)")
     run.add_argument("--memory", default="80GiB", metavar="SIZE", help="what each of them has (80GiB)")
     run.add_argument("--check-streams", action="store_true", help="raise where two streams race")
     run.add_argument("-m", dest="module", action="store_true", help="the program is a module, as for python -m")
@@ -27,8 +28,8 @@ def main() -> None:
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd() if given.module else os.path.dirname(os.path.abspath(given.program))
     with (
-        with_virtual_gpus(given.gpus, read_size(given.memory)),
-        virtual_gpus(given.gpus, memory=given.memory, check_streams=given.check_streams),
+        with_virtual_gpus(given.gpus, read_size(given.memory), given.device),
+        virtual_gpus(given.gpus, device=given.device, memory=given.memory, check_streams=given.check_streams),
     ):
         if given.module:
             runpy.run_module(given.program, run_name="__main__", alter_sys=True)

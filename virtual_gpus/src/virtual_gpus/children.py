@@ -21,19 +21,19 @@ from torch.multiprocessing.reductions import reduce_storage
 from torch.nn import Parameter
 
 from virtual_gpus.calls.storages import of_the_host, set_
-from virtual_gpus.machine import active_machine
+from virtual_gpus.machine import active_machine, device_type
 from virtual_gpus.plain_tensors import plain
 from virtual_gpus.virtual_tensor import VirtualTensor, on_gpu
 
 _for_the_process = ExitStack()
 
 
-def open_in_child(gpus: int, memory: int) -> None:
+def open_in_child(gpus: int, memory: int, device: str) -> None:
     """Begin a `virtual_gpus` block that lasts as long as the process."""
     from virtual_gpus.emulator import virtual_gpus
 
     if active_machine() is None:
-        _for_the_process.enter_context(virtual_gpus(gpus, memory=memory))
+        _for_the_process.enter_context(virtual_gpus(gpus, device=device, memory=memory))
         atexit.register(_for_the_process.close)
 
 
@@ -44,7 +44,7 @@ class _Inherited:
         active = active_machine()
         if active is None:
             return dict, ()
-        return open_in_child, (active.gpus, active.memory)
+        return open_in_child, (active.gpus, active.memory, device_type())
 
 
 def _prepared(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,13 +109,14 @@ VARIABLE = "VIRTUAL_GPUS"
 
 
 @contextmanager
-def with_virtual_gpus(gpus: int, memory: int) -> Iterator[None]:
+def with_virtual_gpus(gpus: int, memory: int, device: str = "cuda") -> Iterator[None]:
     """In the block, Python programs that are started open a block of their own when they import torch.
 
     Args:
         gpus: how many devices they have.
         memory: how many bytes each device has; each program counts its own use.
+        device: their type.
     """
     path = os.pathsep.join(filter(None, [str(FOLDER), os.environ.get("PYTHONPATH", "")]))
-    with patch.dict(os.environ, {"PYTHONPATH": path, VARIABLE: f"{gpus} {memory}"}):
+    with patch.dict(os.environ, {"PYTHONPATH": path, VARIABLE: f"{gpus} {memory} {device}"}):
         yield

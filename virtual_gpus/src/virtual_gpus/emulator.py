@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def virtual_gpus(
     gpus: int = 2,
     *,
+    device: str = "cuda",
     memory: int | str = "80GiB",
     check_streams: bool = False,
     faults: "Sequence[Fault]" = (),
@@ -32,19 +33,23 @@ def virtual_gpus(
     for what is not emulated.
 
     Args:
-        gpus: how many devices, 1 to 64.
+        gpus: how many devices, 1 to 64; "mps" has one.
+        device: their type: "cuda", "xpu", "mps", "hpu" or "npu". All follow the rules of CUDA.
         memory: how much each of them has: bytes, or a size such as "512MiB" or "80GB". If a GPU needs more, it raises
             torch.OutOfMemoryError as on CUDA. The values are in the host's memory, which must hold all that are in use.
         check_streams: raise a StreamRaceError if work on one stream touches memory that another stream, or the
             host, may still be using, and no event or wait orders the two.
         faults: what goes wrong without an error, see `virtual_gpus.faults`.
     Raises:
-        ArgumentError: `gpus` is not a number from 1 to 64, `memory` is no size, or a fault cannot be used.
+        ArgumentError: `gpus` is not a number from 1 to 64, `device` is no type, `memory` is no size, or a fault cannot
+            be used.
         DeviceError: a block is open already, here or in another thread; or this torch lacks a private part that
             virtual GPUs need, see `virtual_gpus.torch_parts`.
     """
     if not isinstance(gpus, int) or isinstance(gpus, bool) or not 1 <= gpus <= machine.MAX_GPUS:
         raise ArgumentError(f"virtual_gpus takes 1 to {machine.MAX_GPUS} devices, got {gpus!r}")
+    if device not in machine.BACKENDS or (device == "mps" and gpus > 1):
+        raise ArgumentError(f"device= takes one of {', '.join(machine.BACKENDS)}, of which mps has one; got {device!r}")
     check_torch()  # before the import of modules that need its private parts
     from virtual_gpus import faults as injected
     from virtual_gpus import plain_tensors
@@ -61,7 +66,7 @@ def virtual_gpus(
     _load_formulas()
 
     active = machine.Machine(gpus=gpus, memory=usage.read_size(memory))
-    machine.start(active)
+    machine.start(active, device)
     with ExitStack() as undo:
         undo.callback(machine.stop)
         undo.callback(injected.stop)
@@ -71,7 +76,7 @@ def virtual_gpus(
         undo.callback(usage.forget)
         undo.callback(set_sync_debug_mode, 0)
         undo.callback(plain_tensors.forget_sites)
-        active.generators = tuple(VirtualGenerator(device) for device in machine.DEVICES[:gpus])
+        active.generators = tuple(VirtualGenerator(one) for one in machine.DEVICES[:gpus])
         for generator in active.generators:
             generator.set_state(torch.default_generator.get_state())
         undo.callback(factories.register_kernels())

@@ -12,7 +12,9 @@ from virtual_gpus import DeviceError
 MAX_GPUS = 64
 CPU = -1  # the place of a tensor on no virtual GPU; a GPU's place is its index
 
-DEVICES = tuple(torch.device("cuda", index) for index in range(MAX_GPUS))
+# The names that virtual GPUs can have, and what torch calls their kernels; it has one name for types that it lacks.
+BACKENDS = {"cuda": "CUDA", "xpu": "XPU", "mps": "MPS", "hpu": "HPU", "npu": "PrivateUse1"}
+DEVICES = [torch.device("cuda", index) for index in range(MAX_GPUS)]  # those of the newest block
 
 issued = [0] * (MAX_GPUS + 1)  # how many kernels and copies each GPU was given; the last number is the CPU's
 
@@ -32,7 +34,7 @@ class Machine:
     """The state of one `virtual_gpus` block.
 
     Attributes:
-        gpus: how many devices there are: cuda:0 to cuda:gpus-1.
+        gpus: how many devices there are: cuda:0 to cuda:gpus-1, or of the block's other type.
         memory: bytes that each GPU has.
         generators: each GPU's own random state.
         streams: by GPU and priority, the handles of the streams that torch hands out in turn.
@@ -84,21 +86,26 @@ class Machine:
             index: int | None = device
         else:
             if isinstance(device, str):
-                if not device.startswith("cuda"):
+                if not device.startswith(device_type()):
                     return None
                 device = torch.device(device)
-            if not isinstance(device, torch.device) or device.type != "cuda":
+            if not isinstance(device, torch.device) or device.type != device_type():
                 return None
             index = device.index
         if index is None or index == -1:
             return self.current
         if not 0 <= index < self.gpus:
             have = ", ".join(map(str, DEVICES[: self.gpus]))
-            raise DeviceError(f"CUDA error: invalid device ordinal: there is no cuda:{index}, only {have}.")
+            raise DeviceError(f"CUDA error: invalid device ordinal: there is no {device_type()}:{index}, only {have}.")
         return index
 
 
 _active: list[Machine] = []
+
+
+def device_type() -> str:
+    """The type of the virtual GPUs of the newest block."""
+    return DEVICES[0].type
 
 
 def active_machine() -> Machine | None:
@@ -124,14 +131,14 @@ def machine() -> Machine:
 
 def gpu_index(device: object) -> int:
     """The GPU that an argument `device` means; None is the current one."""
-    index = machine().index("cuda" if device is None else device)
+    index = machine().index(device_type() if device is None else device)
     if index is None:
-        raise ValueError(f"Expected a cuda device, but got: {device}")
+        raise ValueError(f"Expected a {device_type()} device, but got: {device}")
     return index
 
 
-def start(new: Machine) -> None:
-    """Make a machine the active one.
+def start(new: Machine, device: str) -> None:
+    """Make a machine the active one, of devices of a type.
 
     Raises:
         DeviceError: there is an active machine already.
@@ -141,6 +148,9 @@ def start(new: Machine) -> None:
             f"virtual_gpus is in use already, with {_active[0].gpus} devices: blocks do not nest, and all threads "
             "share one. Use that block's devices, or leave it first."
         )
+    if device == "npu" and torch._C._get_privateuse1_backend_name() != device:
+        torch.utils.rename_privateuse1_backend(device)  # once in a process, for good
+    DEVICES[:] = [torch.device(device, index) for index in range(MAX_GPUS)]
     _active.append(new)
 
 

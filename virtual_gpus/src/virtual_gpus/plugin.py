@@ -23,6 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("virtual GPUs")
     group.addoption("--virtual-gpus", type=int, default=0, metavar="N", help="run all tests with N virtual GPUs")
     group.addoption("--virtual-gpu-memory", default="80GiB", metavar="SIZE", help="what each of them has (80GiB)")
+    group.addoption("--virtual-gpu-device", default="cuda", metavar="TYPE", help="cuda, xpu, mps, hpu or npu (cuda)")
     group.addoption(
         "--virtual-gpus-in-commands", action="store_true", help="Python programs that the tests start have them too"
     )
@@ -48,11 +49,10 @@ def _open(config: pytest.Config, options: Namespace) -> None:
         from virtual_gpus.emulator import virtual_gpus
 
         block = config.stash[_block] = ExitStack()
+        gpus, memory, device = options.virtual_gpus, options.virtual_gpu_memory, options.virtual_gpu_device
         if options.virtual_gpus_in_commands:
-            block.enter_context(with_virtual_gpus(options.virtual_gpus, read_size(options.virtual_gpu_memory)))
-        block.enter_context(
-            virtual_gpus(options.virtual_gpus, memory=options.virtual_gpu_memory, check_streams=options.check_streams)
-        )
+            block.enter_context(with_virtual_gpus(gpus, read_size(memory), device))
+        block.enter_context(virtual_gpus(gpus, device=device, memory=memory, check_streams=options.check_streams))
 
 
 @pytest.hookimpl(trylast=True)

@@ -25,9 +25,10 @@ from virtual_gpus.calls import (
 from virtual_gpus.calls.dispatch import SPECIAL
 from virtual_gpus.cuda import between_gpus, cuda_api
 from virtual_gpus.cuda.generators import VirtualGenerator
-from virtual_gpus.machine import active_machine
+from virtual_gpus.machine import active_machine, device_type
 
-_made: list[tuple[object, str, object, object]] = []  # the substitutes that blocks share, each with what it replaces
+# The substitutes that blocks of a type share, each with what it replaces.
+_of_type: dict[str, list[tuple[object, str, object, object]]] = {}
 
 
 def substitutes() -> list[tuple[object, str, object]]:
@@ -35,13 +36,16 @@ def substitutes() -> list[tuple[object, str, object]]:
 
     They are made for the first block, and made anew if something else has replaced a function of torch since then.
     """
-    if not _made or any(vars(owner).get(name) is not before for owner, name, _, before in _made):
+    made = _of_type.get(device_type(), [])
+    if not made or any(vars(owner).get(name) is not before for owner, name, _, before in made):
         _device_constructors()  # caches torch's own functions, before they are substituted
-        _made[:] = [(owner, name, ready(owner, name, value), vars(owner).get(name)) for owner, name, value in _make()]
-        of_tensors = {name: value for owner, name, value, _ in _made if owner is Tensor}
+        made = [(owner, name, ready(owner, name, value), vars(owner).get(name)) for owner, name, value in _make()]
+        _of_type[device_type()] = made
+        of_tensors = {name: value for owner, name, value, _ in made if owner is Tensor}
         SPECIAL.update({of_tensors[name]: function_overrides.like for name in factories.NEW})
-        SPECIAL.update({of_tensors[name]: function_overrides.moving for name in tensor_to.METHODS})
-    shared = [(owner, name, value) for owner, name, value, _ in _made]
+        methods = tensor_to.METHODS.keys() & of_tensors.keys()
+        SPECIAL.update({of_tensors[name]: function_overrides.moving for name in methods})
+    shared = [(owner, name, value) for owner, name, value, _ in made]
     copying = {name: value for owner, name, value in shared if owner is torch and name in factories.COPIED}
     imported = [(module, name, copying[name]) for module, name in _importers(copying)]
     return [*shared, *imported, *files.packages(), *cuda_api.of_the_machine()]

@@ -66,9 +66,9 @@ class VirtualTensor(Tensor):
     def device(self) -> torch.device:  # type: ignore[override]
         return DEVICES[self._gpu]
 
-    @property
-    def is_cuda(self) -> bool:  # type: ignore[override]
-        return True
+    is_cuda, is_xpu, is_mps = (
+        property(lambda self, kind=kind: self.device.type == kind) for kind in ("cuda", "xpu", "mps")
+    )
 
     @property
     def is_cpu(self) -> bool:  # type: ignore[override]
@@ -89,7 +89,7 @@ class VirtualTensor(Tensor):
     def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         if dtype is not None:
             return Tensor.type(self, dtype, non_blocking, **kwargs)
-        return plain(self).type().replace("torch.", "torch.cuda.", 1)
+        return plain(self).type().replace("torch.", f"torch.{self.device.type}.", 1)
 
     def tolist(self) -> Any:
         report_sync("tolist")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from virtual_gpus.calls.factories import report_reads
 from virtual_gpus.calls.tensor_to import to
-from virtual_gpus.machine import DEVICES, gpu_count, machine
+from virtual_gpus.machine import DEVICES, device_type, gpu_count, machine
 
 _TorchDevice = torch.device
 
@@ -131,7 +131,7 @@ def substitutes() -> list[tuple[object, str, object]]:
     return [
         *([] if index_is_cuda() else [(torch, "device", Device)]),
         *((torch, name, made) for name, made in HOST.items()),
-        *((torch.cuda, name, made) for name, made in CUDA.items()),
+        *((torch.cuda, name, made) for name, made in CUDA.items() if device_type() == "cuda"),
         (Tensor, "type", typed(_type)),
         (torch, "set_default_tensor_type", with_default_type(_set_default_tensor_type)),
     ]

@@ -20,7 +20,7 @@ from virtual_gpus.calls import operators
 from virtual_gpus.cuda import races
 from virtual_gpus.cuda.generators import drawing_from, is_virtual_generator, refuse_generator
 from virtual_gpus.cuda.races import report_transfer
-from virtual_gpus.machine import CPU, issued
+from virtual_gpus.machine import CPU, device_type, issued
 from virtual_gpus.plain_tensors import directly, has_foreign, on_the_cpu, plain
 from virtual_gpus.rules import autocast
 from virtual_gpus.rules.op_rule import Kind, OpRule, rule_of
@@ -47,7 +47,7 @@ def call_plainly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     home, scalars = current_call.given = read_call(func, args, kwargs)
     try:
         with directly():
-            if torch.is_autocast_enabled("cuda"):
+            if torch.is_autocast_enabled(device_type()):
                 with autocast.casting():
                     out = func(*args, **kwargs)
             else:
@@ -141,7 +141,7 @@ def _drawn(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], home: i
     """Run an operator that draws random numbers, from the given generator or from the GPU's own."""
     generator = kwargs.get("generator")
     if generator is not None and not is_virtual_generator(generator):
-        refuse_generator("cuda", generator.device.type)
+        refuse_generator(device_type(), generator.device.type)
     if generator is not None:
         with directly(), on_the_cpu():
             return _changed(rule.run(*args, **kwargs), home, args, kwargs)
@@ -200,7 +200,7 @@ def _with_source_copied(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, 
 def _perhaps_elsewhere(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """An operator that makes tensors, maybe on neither a GPU nor the CPU: torch's formulas use "meta" for shapes."""
     device = kwargs.get("device")
-    if device is None or device.type in ("cpu", "cuda"):
+    if device is None or device.type in ("cpu", device_type()):
         return run_kernel(rule, args, kwargs)
     with directly(), on_the_cpu():
         return rule.run(*args, **kwargs)

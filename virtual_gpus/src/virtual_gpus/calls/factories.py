@@ -16,7 +16,7 @@ from torch.utils._device import DeviceContext
 from virtual_gpus.calls.tensor_to import machine_index, to
 from virtual_gpus.cuda import memory
 from virtual_gpus.cuda.generators import VirtualGenerator, refuse_generator
-from virtual_gpus.machine import CPU, DEVICES, issued, machine
+from virtual_gpus.machine import BACKENDS, CPU, DEVICES, device_type, issued, machine
 from virtual_gpus.plain_tensors import as_plain, directly, plain, remember, wrapped
 from virtual_gpus.rules.same_device import place_of
 from virtual_gpus.syncs import report_sync
@@ -68,7 +68,9 @@ def register_kernels() -> Callable[[], None]:
         (aten.triu_indices.default, "CUDA"),
     ):
         for key in keys:
-            kernels.impl(overload, _kernel(overload), key)  # type: ignore[no-untyped-call]
+            own = key.replace("CUDA", BACKENDS[device_type()])
+            if torch._C._parse_dispatch_key(own) is not None:
+                kernels.impl(overload, _kernel(overload), own)  # type: ignore[no-untyped-call]
     return kernels._destroy
 
 
@@ -208,7 +210,7 @@ def check_generator(generator: torch.Generator | None, target: int | None) -> No
     """
     if generator is None:
         return
-    expected = "cpu" if target is None or target == CPU else "cuda"
+    expected = "cpu" if target is None or target == CPU else device_type()
     found = generator.device.type if isinstance(generator, VirtualGenerator) else "cpu"
     if found != expected:
         refuse_generator(expected, found)

@@ -12,7 +12,7 @@ from torch.nn import Parameter
 
 from virtual_gpus import DeviceError
 from virtual_gpus.calls.storages import marked, on_host, set_, storage_place
-from virtual_gpus.machine import CPU, active_machine
+from virtual_gpus.machine import CPU, DEVICES, active_machine, device_type
 from virtual_gpus.plain_tensors import as_plain, directly, plain
 from virtual_gpus.syncs import report_sync
 from virtual_gpus.virtual_tensor import PinnedTensor, VirtualTensor, on_gpu
@@ -114,13 +114,13 @@ def _check_leaf(tensor: Tensor) -> None:
 def _tag(storage: Any) -> str | None:
     """The location that torch.save writes for a storage; torch then copies the storage to the host."""
     place = storage_place(storage)
-    return None if place == CPU else f"cuda:{place}"
+    return None if place == CPU else str(DEVICES[place])
 
 
 def _restore(storage: Any, location: str) -> Any:
     """A storage from a file, on the virtual GPU that its location names."""
     active = active_machine()
-    if active is None or not location.startswith("cuda"):
+    if active is None or not location.startswith(device_type()):
         return None
     index = torch.device(location).index
     if index is not None and index >= active.gpus:

@@ -16,7 +16,7 @@ from torch.utils._foreach_utils import _foreach_supported_types as _by_utilities
 
 from virtual_gpus import DeviceMismatchError
 from virtual_gpus.call_sites import current_call
-from virtual_gpus.machine import CPU
+from virtual_gpus.machine import BACKENDS, CPU, device_type
 from virtual_gpus.rules.op_rule import OpRule
 from virtual_gpus.rules.same_device import device_of, place_of
 from virtual_gpus.virtual_tensor import VirtualTensor
@@ -31,7 +31,7 @@ def run_in_python(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         NotImplementedError: there is only a kernel for the CPU, and a tensor is on a GPU.
     """
     on_gpu = any(place_of(tensor) != CPU for _, _, tensor in rule.tensors(args, kwargs))
-    kernel = _kernel(rule.func, "cuda" if on_gpu else "cpu")
+    kernel = _kernel(rule.func, device_type() if on_gpu else "cpu")
     outer = current_call.given
     current_call.given = CPU, ()  # torch makes no tensor of its own in a user's kernel
     try:
@@ -40,20 +40,20 @@ def run_in_python(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         current_call.given = outer
 
 
-def _kernel(func: OpOverload, device_type: str) -> Callable[..., Any]:
+def _kernel(func: OpOverload, kind: str) -> Callable[..., Any]:
     definition: Any = OPDEFS.get(f"{func.namespace}::{func._schema.name.split('::')[1]}")
     if definition is not None:
         kernels = definition._backend_fns
-        found = kernels.get(device_type, kernels.get(None))
+        found = kernels.get(kind, kernels.get(None))
         if found is not None:
             return partial(_with_torch_functions, found)
     name = func._schema.name + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
-    for key in (device_type.upper(), _EVERYWHERE):
+    for key in (BACKENDS.get(kind, "CPU"), _EVERYWHERE):
         if torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
             return partial(func._op_dk, getattr(DispatchKey, key))
     raise NotImplementedError(
-        f"Could not run '{name}' with arguments from the '{device_type.upper()}' backend: it has no kernel for it. "
-        f"Register one with device_types='{device_type}'."
+        f"Could not run '{name}' with arguments from the '{kind.upper()}' backend: it has no kernel for it. "
+        f"Register one with device_types='{kind}'."
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, TypedStorage, UntypedStorage
 
 from virtual_gpus.calls.tensor_to import to
 from virtual_gpus.cuda.memory import count
-from virtual_gpus.machine import CPU, DEVICES, active_machine, machine
+from virtual_gpus.machine import CPU, DEVICES, active_machine, device_type, machine
 from virtual_gpus.plain_tensors import plain
 from virtual_gpus.rules.same_device import place_of
 from virtual_gpus.syncs import not_reported, report_sync
@@ -125,7 +125,7 @@ def _cuda(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def cuda(self: UntypedStorage, device: Any = None, non_blocking: bool = False) -> UntypedStorage:
-        gpu = machine().index("cuda" if device is None else device)
+        gpu = machine().index(device_type() if device is None else device)
         if gpu is None:
             raise ValueError(f"Invalid device, must be cuda device, got {device!r}")
         if self.device.type == "meta":

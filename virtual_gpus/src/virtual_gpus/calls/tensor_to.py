@@ -15,7 +15,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, Unin
 from virtual_gpus import DeviceError, faults
 from virtual_gpus.cuda import races
 from virtual_gpus.cuda.races import report_transfer
-from virtual_gpus.machine import CPU, DEVICES, machine
+from virtual_gpus.machine import CPU, DEVICES, device_type, machine
 from virtual_gpus.plain_tensors import as_plain, directly, is_foreign, plain, remember, wrapped
 from virtual_gpus.rules.same_device import place_of
 from virtual_gpus.virtual_tensor import PinnedTensor, VirtualTensor, on_gpu, pinned
@@ -157,11 +157,11 @@ def cuda(
     non_blocking: bool = False,
     memory_format: torch.memory_format = torch.preserve_format,
 ) -> Tensor:
-    """`Tensor.cuda`."""
-    target = machine().index("cuda" if device is None else device)
+    """`Tensor.cuda`, or the method of the block's type of devices."""
+    target = machine().index(device_type() if device is None else device)
     if target is None:
-        raise RuntimeError(f"Invalid device, must be cuda device, got {device!r}")
-    return to(tensor, torch.device("cuda", target), non_blocking=non_blocking, memory_format=memory_format)
+        raise RuntimeError(f"Invalid device, must be {device_type()} device, got {device!r}")
+    return to(tensor, DEVICES[target], non_blocking=non_blocking, memory_format=memory_format)
 
 
 def cpu(tensor: Tensor, memory_format: torch.memory_format = torch.preserve_format) -> Tensor:
@@ -258,18 +258,19 @@ def new(original: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
+_BY_TYPE = ("cuda", "xpu", "hpu", "npu")
 METHODS: dict[str, Callable[..., Any]] = {
-    "to": to, "cuda": cuda, "cpu": cpu, "type_as": type_as, "pin_memory": pin_memory,
+    "to": to, "cpu": cpu, "type_as": type_as, "pin_memory": pin_memory, **dict.fromkeys(_BY_TYPE, cuda),
 }  # fmt: skip
 
-for _name, _method in METHODS.items():  # for good, so that tensors left over from a block can be read
-    setattr(VirtualTensor, _name, _method)
+for _name in ("to", "cpu", "type_as", "pin_memory"):  # for good, so that tensors left over from a block can be read
+    setattr(VirtualTensor, _name, METHODS[_name])
 
 
 def substitutes() -> list[tuple[object, str, object]]:
     """The substitutes, each as (class, name, value)."""
     return [
-        *((Tensor, name, method) for name, method in METHODS.items()),
+        *((Tensor, name, METHODS[name]) for name in METHODS if name not in _BY_TYPE or name == device_type()),
         (Tensor, "data", property(_data.__get__, set_data, delete_data)),  # type: ignore[attr-defined]
         (UninitializedTensorMixin, "materialize", materialize(UninitializedTensorMixin.materialize)),
         *((kind, "__new__", staticmethod(new(kind.__new__))) for kind in LAZY),

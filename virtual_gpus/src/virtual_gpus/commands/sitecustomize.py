@@ -35,8 +35,8 @@ def _open() -> None:
         sys.path.append(root)  # for a package that is not installed
     from virtual_gpus.children import open_in_child
 
-    gpus, memory = map(int, os.environ["VIRTUAL_GPUS"].split())
-    open_in_child(gpus, memory)
+    gpus, memory, device = os.environ["VIRTUAL_GPUS"].split()
+    open_in_child(int(gpus), int(memory), device)
 
 
 def _run_the_next() -> None:

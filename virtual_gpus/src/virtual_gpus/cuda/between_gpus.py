@@ -15,7 +15,7 @@ from torch import Tensor
 
 from virtual_gpus import DeviceMismatchError
 from virtual_gpus.calls.tensor_to import to
-from virtual_gpus.machine import DEVICES, machine
+from virtual_gpus.machine import DEVICES, device_type, machine
 from virtual_gpus.virtual_tensor import VirtualTensor, adopt
 
 
@@ -94,7 +94,7 @@ _ONE_BUFFER = ("_allgather_base", "_reduce_scatter_base", "all_gather_single", "
 def substitutes() -> list[tuple[object, str, object]]:
     """The substitutes, each as (module or class, name, value); those of NCCL only if torch has gloo."""
     copies: list[tuple[object, str, object]] = [(torch._C, name, value) for name, value in _COPIES.items()]
-    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+    if device_type() != "cuda" or not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         return copies
     from torch.distributed import distributed_c10d
 

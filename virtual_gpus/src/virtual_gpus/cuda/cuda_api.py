@@ -3,9 +3,11 @@ functions of CUDA's runtime that torch exposes, and marks for a profiler, which 
 """
 
 import ctypes
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from types import ModuleType
 from typing import Any
 from uuid import UUID
 
@@ -27,7 +29,7 @@ from virtual_gpus.cuda.streams_and_events import (
     set_stream,
     set_stream_by_id,
 )
-from virtual_gpus.machine import CPU, gpu_index, machine
+from virtual_gpus.machine import CPU, device_type, gpu_index, machine
 from virtual_gpus.rules.same_device import place_of
 from virtual_gpus.syncs import get_sync_debug_mode, report_sync, set_sync_debug_mode
 
@@ -237,10 +239,16 @@ _CUDA: dict[str, Callable[..., Any]] = {
     "set_stream": set_stream,
 }
 
+_NOT_IN_CUDA: dict[str, Callable[..., Any]] = {
+    "_is_in_bad_fork": lambda: False,
+    "current_allocated_memory": lambda: usage().allocated,
+    "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
+}
+
 _ACCELERATOR: dict[str, Callable[..., Any]] = {
     "is_available": lambda: True,
     "device_count": lambda: machine().gpus,
-    "current_accelerator": lambda check_available=False: torch.device("cuda"),
+    "current_accelerator": lambda check_available=False: torch.device(device_type()),
     "current_device_index": lambda: machine().current,
     "current_device_idx": lambda: machine().current,
     "set_device_index": set_device,
@@ -261,15 +269,34 @@ _ACCELERATOR: dict[str, Callable[..., Any]] = {
 
 def substitutes() -> list[tuple[object, str, object]]:
     """The substitutes, each as (module, name, value)."""
-    cuda: list[tuple[object, str, object]] = [(torch.cuda, name, value) for name, value in _CUDA.items()]
     accelerator = [(torch.accelerator, name, value) for name, value in _ACCELERATOR.items()]
-    generic: list[tuple[object, str, object]] = [(torch, "Stream", VirtualStream), (torch, "Event", VirtualEvent)]
+    generic: list[tuple[object, str, object]] = [
+        (torch, "Stream", VirtualStream),
+        (torch, "Event", VirtualEvent),
+        (torch._C, "_get_accelerator", lambda check=None: torch.device(device_type())),
+        *((torch._C, f"_accelerator_{name}", exchange_device) for name in ("exchangeDevice", "maybeExchangeDevice")),
+    ]
+    return [*(_of_cuda() if device_type() == "cuda" else _of_others(device_type())), *accelerator, *generic]
+
+
+def _of_others(kind: str) -> list[tuple[object, str, object]]:
+    """torch.xpu or the like: the functions of torch.cuda that it has, too; torch.hpu and torch.npu come from others."""
+    known = _CUDA | memory.FUNCTIONS | _NOT_IN_CUDA
+    module = getattr(torch, kind, None)
+    if module is None:
+        module = sys.modules[f"torch.{kind}"] = ModuleType(f"torch.{kind}")
+        vars(module).update(known)
+        return [(torch, kind, module)]
+    backend = [(torch.backends.mps, name, lambda: True) for name in ("is_available", "is_built") if kind == "mps"]
+    return [*((module, name, value) for name, value in known.items() if hasattr(module, name)), *backend]
+
+
+def _of_cuda() -> list[tuple[object, str, object]]:
+    cuda: list[tuple[object, str, object]] = [(torch.cuda, name, value) for name, value in _CUDA.items()]
     cuda += [
         (module, name, value) for module in (torch.cuda, torch.cuda.memory) for name, value in memory.FUNCTIONS.items()
     ]
-    cuda += [(torch._C, f"_accelerator_{name}", exchange_device) for name in ("exchangeDevice", "maybeExchangeDevice")]
     cuda.append((torch._C, "_cuda_isInBadFork", lambda: False))  # forked children may use these GPUs
-    cuda.append((torch._C, "_get_accelerator", lambda check=None: torch.device("cuda")))
     cuda += [(torch._C, "_cuda_setStream", set_stream_by_id), (torch._C, "_cuda_setDevice", set_device)]
     cuda += [(torch._C, name, nothing) for name in ("_cuda_clearCublasWorkspaces", "_host_emptyCache")]
     cuda += [(torch._C, name, value) for name, value in memory.ALLOCATOR.items()]
@@ -284,9 +311,10 @@ def substitutes() -> list[tuple[object, str, object]]:
     cuda.append((torch.cuda.nccl, "is_available", lambda tensors: False))  # so sums use additions and copies
     if torch.version.cuda is None:
         cuda.append((torch.version, "cuda", "12.8"))
-    return cuda + accelerator + generic
+    return cuda
 
 
 def of_the_machine() -> list[tuple[object, str, object]]:
     """The substitutes that each block has of its own, as (module, name, value)."""
-    return [(torch.cuda, "default_generators", machine().generators), (torch.cuda.nvtx, "_nvtx", Ranges())]
+    module = getattr(torch, device_type(), torch.cuda)
+    return [(module, "default_generators", machine().generators), (torch.cuda.nvtx, "_nvtx", Ranges())]

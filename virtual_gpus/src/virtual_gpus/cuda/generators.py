@@ -104,11 +104,11 @@ def manual_seed_all(seed: int) -> None:
         generator.manual_seed(seed)
 
 
-def get_rng_state(device: Any = "cuda") -> Tensor:
+def get_rng_state(device: Any = None) -> Tensor:
     return machine().generators[gpu_index(device)].get_state()
 
 
-def set_rng_state(new_state: Tensor, device: Any = "cuda") -> None:
+def set_rng_state(new_state: Tensor, device: Any = None) -> None:
     machine().generators[gpu_index(device)].set_state(new_state)
 
 

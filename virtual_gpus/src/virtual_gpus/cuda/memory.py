@@ -17,9 +17,10 @@ from torch import Tensor
 from virtual_gpus import ArgumentError, faults
 from virtual_gpus.call_sites import call_site
 from virtual_gpus.cuda import races
-from virtual_gpus.machine import DEVICES, MAX_GPUS, active_machine, gpu_index, machine
+from virtual_gpus.machine import DEVICES, MAX_GPUS, active_machine, device_type, gpu_index, machine
 
 DEFAULT = 80 * 2**30
+_NOT_ON_MPS = (torch.float64, torch.complex128)
 _BLOCK, _SEGMENT = 512, 2 * 2**20
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -69,7 +70,13 @@ def count(tensor: Tensor, gpu: int) -> None:
 
     Raises:
         OutOfMemoryError: the GPU does not have as much memory.
+        TypeError: the device is of a type that has no such numbers.
     """
+    if tensor.dtype in _NOT_ON_MPS and device_type() == "mps":
+        raise TypeError(
+            f"Cannot convert a MPS Tensor to {str(tensor.dtype).removeprefix('torch.')} dtype as the MPS framework "
+            "doesn't support float64. Please use float32 instead."
+        )
     if tensor.layout is not torch.strided:
         return
     storage = tensor.untyped_storage()

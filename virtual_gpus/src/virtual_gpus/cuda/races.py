@@ -222,7 +222,7 @@ def _race(access: Access, other: Access, tensor: Tensor) -> StreamRaceError:
 def _name(key: Key) -> str:
     if key == HOST:
         return "the host"
-    return f"cuda:{key[0]}'s default stream" if key[1] == 0 else f"cuda:{key[0]}'s stream {key[1]:#x}"
+    return f"{DEVICES[key[0]]}'s default stream" if key[1] == 0 else f"{DEVICES[key[0]]}'s stream {key[1]:#x}"
 
 
 ASYNC_BYTES = 64 * 1024  # CUDA stages a pageable source of at most this size at once, and does not wait

@@ -115,7 +115,7 @@ class VirtualStream:
         self._context.__exit__(*exception)
 
     def __repr__(self) -> str:
-        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+        return f"<torch.{self.device.type}.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
 
 def _next_of_pool(gpu: int, priority: int) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet
 from torch._ops import OpOverload
 
-from virtual_gpus.machine import CPU
+from virtual_gpus.machine import CPU, device_type
 from virtual_gpus.rules.same_device import place_of
 
 KEY = "AutocastIPU"
@@ -113,7 +113,7 @@ def _run_in(func: OpOverload, args: Any, kwargs: Any, dtype: torch.dtype) -> Any
 
 
 def _lower(func: OpOverload, args: Any, kwargs: Any) -> Any:
-    return _run_in(func, args, kwargs, torch.get_autocast_dtype("cuda"))
+    return _run_in(func, args, kwargs, torch.get_autocast_dtype(device_type()))
 
 
 def _float32(func: OpOverload, args: Any, kwargs: Any) -> Any:
@@ -144,7 +144,7 @@ def _widest(func: OpOverload, args: Any, kwargs: Any) -> Any:
     """Cast all arguments to the widest precision among them."""
     values = [item for value in args for item in (value if isinstance(value, list | tuple) else (value,))]
     wide = any(_eligible(value) and value.dtype == torch.float32 for value in values)
-    return _run_in(func, args, kwargs, torch.float32 if wide else torch.get_autocast_dtype("cuda"))
+    return _run_in(func, args, kwargs, torch.float32 if wide else torch.get_autocast_dtype(device_type()))
 
 
 def _refused(func: OpOverload, args: Any, kwargs: Any) -> Any:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from virtual_gpus.machine import BACKENDS
 from virtual_gpus.rules.missing_kernels import Check, Run, check_of, stand_in
 from virtual_gpus.rules.waiting_operators import Arguments, sync_test
 from virtual_gpus.torch_parts import lacking
@@ -203,7 +204,8 @@ def python_kernel(func: OpOverload) -> bool:
         return False
     overload = f".{func._schema.overload_name}" if func._schema.overload_name else ""
     name = func._schema.name.replace("::", "/") + overload
-    return any(f"{name}/{key}" in torch.library._impls for key in ("CUDA", "CPU", "CompositeExplicitAutograd"))
+    keys = (*BACKENDS.values(), "CPU", "CompositeExplicitAutograd")
+    return any(f"{name}/{key}" in torch.library._impls for key in keys)
 
 
 def _kind(func: OpOverload, name: str) -> Kind:

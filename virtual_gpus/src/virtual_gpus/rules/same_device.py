@@ -8,7 +8,7 @@ from torch import Tensor
 
 from virtual_gpus import DeviceMismatchError
 from virtual_gpus.call_sites import CallSite, assignment, call_site, current_call, describe
-from virtual_gpus.machine import CPU, DEVICES
+from virtual_gpus.machine import BACKENDS, CPU, DEVICES, device_type
 from virtual_gpus.plain_tensors import inside, recall, wrapped
 from virtual_gpus.rules.op_rule import OpRule
 from virtual_gpus.syncs import report_sync
@@ -88,7 +88,7 @@ def mismatch(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], culpr
         f"Expected all tensors to be on the same device, but found at least two devices, {home} and {other}! "
         f"(in aten::{rule.name} at {describe(call_site())})\n{lines}\n{advice}\n"
         f"Newer torch says: ... but got {culprits[0][0]} is on {other}, different from other tensors on {home} "
-        f"(when checking argument in method wrapper_CUDA__{rule.name.split('.')[0]})"
+        f"(when checking argument in method wrapper_{BACKENDS[device_type()]}__{rule.name.split('.')[0]})"
     )
 
 

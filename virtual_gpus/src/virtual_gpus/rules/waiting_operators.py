@@ -26,7 +26,7 @@ def sync_test(name: str) -> Callable[[Arguments], bool] | None:
 
 def on_gpu(value: object) -> bool:
     """Whether a value is a tensor on a virtual GPU."""
-    return getattr(value, "is_cuda", False) is True
+    return getattr(value, "_gpu", None) is not None
 
 
 def _always(arguments: Arguments) -> bool:

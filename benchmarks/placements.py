@@ -1,0 +1,113 @@
+"""Which placements of transformers' models fail? Tiny models of every causal architecture, cut over virtual devices.
+
+    python -m benchmarks.placements [--group decoders] [--only llama] [--jobs 2] [--most 16] [--page FILE]
+
+Each architecture runs in a process of its own under `virtual_gpus.placements`: every cut over one, two and three GPUs,
+and with parts on the CPU and on the disk, of more than `--most` cuts of one kind as many at random; a forward, a
+backward with labels and `generate`. The oracle is the same model on the plain CPU.
+
+A failure is sorted by its line and its error: "transformers" if a line of transformers mixes devices, which CUDA would
+refuse in the same way; "accelerate" if its hooks do; "numbers" if nothing is raised and the numbers differ; all others
+are "to look at".
+"""
+
+import argparse
+import json
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from benchmarks.architectures.sweep import Verdict, sweep
+from benchmarks.architectures.tiny_models import UNSUITED, Group, model_types, tiny_model
+from benchmarks.measuring import machine, markdown_table
+from virtual_gpus.placements import Failure, examine
+
+VERDICTS = ("right", "fails", "not run")
+
+
+def look(architecture: str, group: Group, most: int) -> Verdict:
+    """Examine an architecture; its cases are what fails: "step at line" with how often, whose fault, and the error."""
+    if architecture in UNSUITED:
+        return Verdict(architecture=architecture, verdict="not run", reason=UNSUITED[architecture])
+    try:
+        report = examine(lambda: tiny_model(architecture, group), most=most)
+    except Exception as error:
+        return Verdict(architecture=architecture, verdict="not run", reason=f"{type(error).__name__}: {error}"[:300])
+    cases = {
+        f"{step} at {where}" if where else step: f"{len(failures)} | {whose(failures[0])} | "
+        f"{failures[0].said.splitlines()[0]} | first with {failures[0].placement}"
+        for (step, where), failures in report.by_line().items()
+    }
+    bad = len({id(failure.placement) for failure in report.failures})
+    return Verdict(
+        architecture=architecture,
+        model=report.model,
+        verdict="fails" if bad else "right",
+        reason=f"{bad} of {report.placements} placements ({', '.join(report.steps)})",
+        cases=cases,
+    )
+
+
+def whose(failure: Failure) -> str:
+    if not failure.where:
+        return "numbers"
+    mixes = failure.said.startswith("Expected all tensors to be on the same device")
+    for library in ("transformers", "accelerate"):
+        if mixes and failure.where.startswith(f"{library}/"):
+            return library
+    return "to look at"
+
+
+def page(verdicts: list[Verdict]) -> str:
+    """The table as Markdown: counts, what is right, and a row for each line that fails."""
+    counts = Counter(verdict.verdict for verdict in verdicts)
+    right = ", ".join(verdict.architecture for verdict in verdicts if verdict.verdict == "right")
+    rows = []
+    for verdict in verdicts:
+        if verdict.verdict == "not run":
+            rows.append({"architecture": verdict.architecture, "fails": "not run", "error": verdict.reason})
+        for at, case in verdict.cases.items():
+            count, fault, error, first = case.split(" | ", 3)
+            rows.append(
+                {
+                    "architecture": verdict.architecture,
+                    "fails": f"{count} of {verdict.reason.split(' ')[2]}",
+                    "where": at,
+                    "whose": fault,
+                    "error": f"{error.replace('|', '/')[:160]}; {first}",
+                }
+            )
+    columns = ("architecture", "fails", "where", "whose", "error")
+    table = markdown_table([{column: row.get(column, "") for column in columns} for row in rows])
+    told = ", ".join(f"{counts[name]} {name}" for name in VERDICTS)
+    return f"{json.dumps(machine())}\n\n{told}. Right in every placement: {right}.\n\n{table}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--group", choices=("decoders", "vision"), default="decoders")
+    parser.add_argument("--only", nargs="*", help="architectures; all by default")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--most", type=int, default=16, help="cuts of one kind (16)")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds for each architecture (300)")
+    parser.add_argument("--page", type=Path, help="write the table there, as Markdown")
+    arguments = parser.parse_args()
+    names = [name for name in model_types(arguments.group) if name in (arguments.only or [name])]
+    verdicts = []
+    examiner = partial(look, most=arguments.most)
+    for found in sweep(names, arguments.group, jobs=arguments.jobs, limit=arguments.limit, examiner=examiner):
+        verdict = (
+            replace(found, verdict="not run") if found.verdict == "wrong" else found
+        )  # it crashed, or took too long
+        verdicts.append(verdict)
+        print(f"{verdict.architecture:26} {verdict.verdict:8} {verdict.reason}".rstrip(), flush=True)
+        for at, case in verdict.cases.items():
+            print(f"    {at}: {case}", flush=True)
+    verdicts.sort(key=lambda verdict: verdict.architecture)
+    if arguments.page:
+        arguments.page.write_text(page(verdicts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
