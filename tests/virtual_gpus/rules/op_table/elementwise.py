@@ -86,7 +86,7 @@ def _out(name: str, run: Callable[..., Any]) -> list[Case]:
 
 def _three(name: str, run: Callable[..., Any], scalars: tuple[bool, bool, bool]) -> list[Case]:
     """An operator of three tensors; `scalars`: which of them may be a CPU scalar."""
-    here, rule = floats(GPU0, 2), "PointwiseOpsKernel.cu and Lerp.cpp: which CPU scalar"
+    here, rule = floats(GPU0, 2), "PointwiseOpsKernel.cu and Lerp.cu: which CPU scalar"
     cases = [
         Case(f"{name}: two CPU scalars", run, (here, floats(HOST), floats(HOST)), REFUSED, rule=_ITERATOR),
         Case(f"{name}: all on GPU 0", run, (here, here, here), GPU0, rule=rule),
@@ -117,5 +117,5 @@ ELEMENTWISE = [
     ),
     *_three("addcmul", torch.addcmul, (False, False, True)),
     *_three("addcdiv", torch.addcdiv, (False, False, True)),
-    *_three("lerp", torch.lerp, (True, True, True)),
+    *_three("lerp", torch.lerp, (False, False, True)),
 ]

@@ -18,6 +18,50 @@ def _set(tensor: Tensor, where: Any, value: Any) -> Tensor:
     return tensor
 
 
+def _put(tensor: Tensor, where: Tensor, value: Tensor) -> Tensor:
+    return tensor.index_put_((where,), value)
+
+
+def _drawn(tensor: Tensor, chances: Tensor) -> Tensor:
+    return tensor.bernoulli_(chances / 4) * 0
+
+
+# Kernels of two tensors that take no scalar from the CPU, and compositions that do: cuda/BinaryMiscOpsKernels.cu and
+# Loss.cu have gpu_kernel, which asserts that all are on a GPU; Loss.cpp has neg, mul_ and exp_.
+_LOSSES = [
+    Case(f"{name}: a CPU scalar as {where}", run, operands, GPU0 if fine else REFUSED)
+    for name, run, takes_input, takes_target in (
+        ("mse_loss", functional.mse_loss, False, False),
+        ("smooth_l1_loss", functional.smooth_l1_loss, False, False),
+        ("huber_loss", functional.huber_loss, False, False),
+        ("binary_cross_entropy", lambda a, b: functional.binary_cross_entropy(a / 2, b / 2), False, False),
+        ("binary_cross_entropy_with_logits", functional.binary_cross_entropy_with_logits, True, False),
+        ("soft_margin_loss", functional.soft_margin_loss, False, True),
+        ("l1_loss", functional.l1_loss, True, True),
+    )
+    for where, operands, fine in (
+        ("input", (floats(HOST), floats(GPU0)), takes_input),
+        ("target", (floats(GPU0), floats(HOST)), takes_target),
+    )
+]
+# A scalar from the CPU must be beside a tensor on a GPU, not only go into one: TensorIterator.cpp, and the check of
+# `out` in structured kernels.
+_OUT = [
+    Case(
+        f"{name}: CPU scalars into GPU", lambda a, out, run=run: run(a, out=out), (floats(HOST), floats(GPU0)), REFUSED
+    )
+    for name, run in (
+        ("exp", torch.exp),
+        ("neg", torch.neg),
+        ("add a number", lambda a, out: torch.add(a, 2, out=out)),
+        ("mul twice", lambda a, out: torch.mul(a, a, out=out)),
+        ("amax", lambda a, out: torch.amax(a, 0, out=out)),
+        ("sum", lambda a, out: torch.sum(a, 0, out=out)),
+        ("cumsum", lambda a, out: torch.cumsum(a, 0, out=out)),
+        ("clamp", lambda a, out: torch.clamp(a, 0, 1, out=out)),
+    )
+]
+
 INDEXING = [
     Case("add_: a CPU scalar in place", lambda a, b: a.add_(b), (floats(HOST), floats(GPU0)), REFUSED),
     Case("add_: GPU in place, CPU scalar", lambda a, b: a.add_(b), (floats(GPU0, 2), floats(HOST)), GPU0),
@@ -114,4 +158,24 @@ INDEXING = [
     Case("equal: two GPUs", torch.equal, (floats(GPU0, 2), floats(GPU1, 2)), REFUSED),
     Case("isin: elements on the CPU", torch.isin, (index(GPU0, 2), index(HOST, 2)), REFUSED),
     Case("repeat_interleave: repeats on the CPU", torch.repeat_interleave, (floats(GPU0, 2), counts(HOST, 2)), REFUSED),
+    Case("set: a CPU vector of one by indices", _set, (floats(GPU0, 2), index(GPU0, 2), floats(HOST, 1)), GPU0, 1),
+    Case("set: a CPU vector of one by a mask", _set, (floats(GPU0, 2), mask(GPU0, 2), floats(HOST, 1)), GPU0),
+    Case("index_put_: a CPU vector of one by a mask", _put, (floats(GPU0, 2), mask(GPU0, 2), floats(HOST, 1)), GPU0),
+    Case("index_put_: a CPU vector of one", _put, (floats(GPU0, 2), index(GPU0, 2), floats(HOST, 1)), REFUSED),
+    Case("set: a CPU vector of two by a mask", _set, (floats(GPU0, 2), mask(GPU0, 2), floats(HOST, 2)), REFUSED),
+    Case("set: by a CPU mask", lambda a, m: _set(a, m, 0.0), (floats(GPU0, 2), mask(HOST, 2)), GPU0, 2),
+    *_LOSSES,
+    *_OUT,
+    Case("bernoulli_: chances on the CPU", _drawn, (floats(GPU0, 2), floats(HOST, 2)), GPU0, 1),
+    Case("bernoulli_: chances on another GPU", _drawn, (floats(GPU0, 2), floats(GPU1, 2)), GPU0),
+    Case("bernoulli_: a CPU tensor by GPU chances", _drawn, (floats(HOST, 2), floats(GPU0, 2)), REFUSED),
+    Case("resize_as_: a shape from the CPU", lambda a, b: a.resize_as_(b), (floats(GPU0, 4), floats(HOST, 2)), GPU0),
+    Case("fill: a CPU scalar", torch.fill, (floats(GPU0, 2), floats(HOST)), GPU0),
+    Case("fill: another GPU's scalar", torch.fill, (floats(GPU0, 2), floats(GPU1)), GPU0, 1),
+    Case("ldexp: a CPU scalar", torch.ldexp, (floats(GPU0, 2), floats(HOST)), GPU0),
+    Case("ldexp: a CPU vector", torch.ldexp, (floats(GPU0, 2), floats(HOST, 2)), REFUSED),
+    Case("allclose: a CPU scalar", torch.allclose, (floats(GPU0, 2), floats(HOST)), "host", 1),
+    Case("allclose: a CPU vector", torch.allclose, (floats(GPU0, 2), floats(HOST, 2)), REFUSED),
+    Case("isclose: a CPU scalar", torch.isclose, (floats(GPU0, 2), floats(HOST)), GPU0),
+    Case("binomial: chances on the CPU", torch.binomial, (floats(GPU0, 2), floats(HOST)), REFUSED),
 ]

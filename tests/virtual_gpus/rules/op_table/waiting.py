@@ -58,6 +58,12 @@ def _csr(a: Any) -> Any:
         return a.to_sparse_csr()
 
 
+def _coo(a: Any, count: int) -> Any:
+    """A sparse tensor of the first numbers, all at the first place."""
+    places = torch.zeros((1, count), dtype=torch.int64, device=a.device)
+    return torch.sparse_coo_tensor(places, a[:count], (4,), check_invariants=False)
+
+
 _more: list[tuple[str, Callable[..., Any], tuple[Operand, ...], int, str]] = [
     ("softmax", lambda a: a.softmax(-1), (_numbers,), 0, _KERNEL),
     ("log_softmax", lambda a: a.log_softmax(-1), (_numbers,), 0, _KERNEL),
@@ -185,6 +191,10 @@ _more: list[tuple[str, Callable[..., Any], tuple[Operand, ...], int, str]] = [
     ("det", torch.linalg.det, (_square,), 0, "errors stay on the device"),
     ("mode of a long row", lambda a: a.repeat(600).mode()[0], (_numbers,), 1, "thrust counts"),
     ("mode of a short row", lambda a: a.mode()[0], (_numbers,), 0, _KERNEL),
+    ("mode of many rows", lambda a: a[:2].repeat(70_000, 1).mode()[0], (_numbers,), 1, "thrust counts"),
+    ("mode of many single numbers", lambda a: a[:1].repeat(70_000, 1).mode()[0], (_numbers,), 0, _KERNEL),
+    ("coalesce of one number", lambda a: _coo(a, 1).coalesce().to_dense(), (_numbers,), 0, "nothing to sort"),
+    ("coalesce", lambda a: _coo(a, 2).coalesce().to_dense(), (_numbers,), 1, _SIZE),
     ("to_sparse", lambda a: a.to_sparse().to_dense(), (_square,), 1, _SIZE),
     ("to_sparse_csr", lambda a: _csr(a).to_dense(), (_square,), 1, _SIZE),
     ("matrix_exp", torch.linalg.matrix_exp, (_square,), 1, "matrices are sorted by their norms"),

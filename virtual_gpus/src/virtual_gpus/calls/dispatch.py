@@ -25,6 +25,7 @@ from virtual_gpus.plain_tensors import directly, has_foreign, on_the_cpu, plain
 from virtual_gpus.rules import autocast
 from virtual_gpus.rules.op_rule import Kind, OpRule, rule_of
 from virtual_gpus.rules.same_device import check_other_gpus, check_strangers, place_of
+from virtual_gpus.rules.waiting_operators import fills
 from virtual_gpus.syncs import report_sync
 from virtual_gpus.virtual_tensor import VirtualTensor, adopt, handlers, mark, on_gpu, pinned
 
@@ -163,9 +164,11 @@ def _moved(tensor: Tensor, place: int) -> Tensor:
 
 def _with_value_moved(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """index_put: a number on another GPU is moved to the device of the target tensor; numbers on the CPU are checked
-    later."""
+    later. A mask takes a CPU tensor of one number, of any shape."""
     named = rule.named(args, kwargs)
     target, value = place_of(named["self"]), named["values"]
+    if value.dim() and fills(named) and place_of(value) == CPU != target:
+        named["values"] = value = value.reshape(())
     if value.dim() == 0 and place_of(value) not in (CPU, target):
         named["values"] = _moved(value, target)
         if target == CPU and all(place_of(index) == CPU for index in named["indices"] if index is not None):
@@ -204,6 +207,15 @@ def _perhaps_elsewhere(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, A
         return run_kernel(rule, args, kwargs)
     with directly(), on_the_cpu():
         return rule.run(*args, **kwargs)
+
+
+def _with_chances_copied(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """bernoulli copies its probabilities to the device. Source: cuda/DistributionTemplates.h (bernoulli_kernel)."""
+    named = rule.named(args, kwargs)
+    home = place_of(named["self"])
+    if CPU != home != place_of(named["p"]):
+        named["p"] = _moved(named["p"], home)
+    return run_kernel(rule, (), named)
 
 
 def _on_shapes(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -250,7 +262,8 @@ def _copy_(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 BY_KIND.update({Kind.COPY: _copy_, Kind.FOREACH: _foreach, Kind.PYTHON: operators.run_in_python})
 BY_NAME.update(dict.fromkeys(["index_put", "index_put_", "_index_put_impl_"], _with_value_moved))
 BY_NAME.update(dict.fromkeys(["where.self"], _with_numbers_moved))
-BY_NAME.update(dict.fromkeys(["is_same_size", "_has_same_storage_numel"], _on_shapes))
+BY_NAME.update(dict.fromkeys(["is_same_size", "_has_same_storage_numel", "resize_as_"], _on_shapes))
+BY_NAME.update(dict.fromkeys(["bernoulli.Tensor", "bernoulli_.Tensor"], _with_chances_copied))
 BY_NAME.update(dict.fromkeys(_MAKING, _perhaps_elsewhere))
 BY_NAME.update(
     dict.fromkeys(["slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"], _with_source_copied)

@@ -302,9 +302,9 @@ def of_parts(original: Callable[..., Any]) -> Callable[..., Any]:
         sized = "size" in kwargs or len(args) > count
         if not sized and target != CPU:
             report_sync(f"{original.__name__}: copy of the largest indices to the host")
-        return original(
-            *map(moved, args[:count]), *args[count:], **(kwargs | named), device="cpu"
-        )  # as torch sees them
+        parts = [moved(part) for part in args[:count]]
+        with directly():  # torch moves the parts to the device that they have for it
+            return original(*parts, *args[count:], **(kwargs | named), device="cpu")
 
     return factory
 

@@ -64,6 +64,7 @@ class OpRule:
         shown: its name in a report of host syncs.
         arguments: the names of its arguments, in order.
         written: the arguments that it changes in place.
+        outputs: those of them that are only written, as `out`.
         cpu_scalars: the arguments that may be 0-dim CPU tensors beside CUDA ones.
         copied_scalars: whether such a scalar is first copied to the device; the host waits for the copy.
         read_by_host: the arguments that the host reads with item(), so that they may be on any device.
@@ -85,6 +86,7 @@ class OpRule:
     kind: Kind
     arguments: tuple[str, ...]
     written: frozenset[str]
+    outputs: frozenset[str]
     cpu_scalars: frozenset[str]
     copied_scalars: bool
     read_by_host: frozenset[str]
@@ -124,8 +126,10 @@ _IN_ONE_PIECE = {
     "unflatten.int", "movedim.int", "square", "max_pool2d", "conv1d", "conv2d",
 }  # fmt: skip
 
-# Operators that use a TensorIterator, or call one that does, with a rule of their own for scalars.
-_CPU_SCALARS = {
+# Operators that use a TensorIterator, or call one that does, with a rule of their own for scalars. Some kernels on CUDA
+# take none, though the iterator would (cuda/BinaryMiscOpsKernels.cu, Loss.cu, Lerp.cu); some operators are compositions
+# that are not checked themselves (Loss.cpp, TensorCompare.cpp, BinaryOps.cpp).
+_CPU_SCALARS: dict[str, set[str]] = {
     "masked_fill": {"value"},
     "masked_fill_": {"value"},
     "index_fill": {"value"},
@@ -135,6 +139,16 @@ _CPU_SCALARS = {
     "_index_put_impl_": {"values"},
     "index": set(),
     **{name: {"tensor2"} for name in ("addcmul", "addcmul_", "addcdiv", "addcdiv_")},  # cuda/PointwiseOpsKernel.cu
+    **{name: {"weight"} for name in ("lerp", "lerp_")},
+    **{name: set() for name in ("mse_loss", "smooth_l1_loss", "binary_cross_entropy", "binomial")},
+    "binary_cross_entropy_with_logits": {"self", "weight", "pos_weight"},
+}
+_UNCHECKED: dict[str, set[str]] = {  # compositions without a mark
+    "fill": {"value"},
+    "soft_margin_loss": {"target"},
+    "ldexp": {"self", "other"},
+    "ldexp_": {"other"},
+    "allclose": {"self", "other"},
 }
 
 # Arguments that must be on the host even on CUDA: aten/src/ATen/native/PackedSequence.cpp, RNN.cpp, cuda/LossCTC.cu.
@@ -154,7 +168,7 @@ _ON_THE_HOST = {
 }
 _HOST_RESULTS = {"_pack_padded_sequence": {1}, "_pad_packed_sequence": {1}}
 
-_READ_VALUE = ("masked_fill", "masked_fill_", "index_fill", "index_fill_", "fill_")
+_READ_VALUE = ("masked_fill", "masked_fill_", "index_fill", "index_fill_", "fill_", "fill")
 
 
 def rule_of(func: OpOverload) -> OpRule:
@@ -171,7 +185,7 @@ def _read(func: OpOverload) -> OpRule:
     name = f"{base}.{schema.overload_name}" if schema.overload_name else base
     arguments = tuple(argument.name for argument in schema.arguments)
     written = frozenset(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
-    scalars: set[str] = set()
+    scalars = _UNCHECKED.get(base, set())
     if name in without_device_check():
         scalars = _CPU_SCALARS.get(base, set(arguments)) - written
     view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
@@ -181,6 +195,7 @@ def _read(func: OpOverload) -> OpRule:
         kind=_kind(func, name),
         arguments=arguments,
         written=written,
+        outputs=frozenset(a.name for a in schema.arguments if a.is_out),
         cpu_scalars=frozenset(scalars),
         copied_scalars=base in ("where", "index_put", "index_put_", "_index_put_impl_"),
         read_by_host=frozenset({"value"} if base in _READ_VALUE else ()),

@@ -11,6 +11,7 @@ from virtual_gpus.call_sites import CallSite, assignment, call_site, current_cal
 from virtual_gpus.machine import BACKENDS, CPU, DEVICES, device_type
 from virtual_gpus.plain_tensors import inside, recall, wrapped
 from virtual_gpus.rules.op_rule import OpRule
+from virtual_gpus.rules.waiting_operators import fills
 from virtual_gpus.syncs import report_sync
 
 
@@ -35,6 +36,9 @@ def check_strangers(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]
         DeviceMismatchError: CUDA would not take one of them.
     """
     scalars = 0
+    into_gpu = bool(rule.outputs) and all(  # a scalar must be beside a tensor on a GPU, not only go into one
+        place_of(tensor) == CPU for name, _, tensor in rule.tensors(args, kwargs) if name not in rule.outputs
+    )
     for name, label, tensor in rule.tensors(args, kwargs):
         if place_of(tensor) != CPU or current_call.owns(tensor, home) or name in rule.host_arguments:
             continue
@@ -43,9 +47,10 @@ def check_strangers(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]
         if name == rule.cpu_indices:
             if tensor.numel():
                 report_sync(f"{rule.name}: copy of a CPU index to {DEVICES[home]}")
-        elif tensor.dim() == 0 and name in rule.cpu_scalars and (not scalars or rule.copied_scalars):
+        elif tensor.dim() == 0 and name in rule.cpu_scalars and (rule.copied_scalars or not (scalars or into_gpu)):
             scalars += 1  # a TensorIterator takes one; operators that copy scalars take any number
-            if rule.copied_scalars and not _fills_without_copy(rule, args, kwargs):
+            named = rule.named(args, kwargs)  # x[mask] = number passes the number to the kernel
+            if rule.copied_scalars and not ("indices" in named and fills(named)):
                 report_sync(f"{rule.name}: copy of a CPU scalar to {DEVICES[home]}")
         else:
             raise mismatch(rule, args, kwargs, label)
@@ -60,13 +65,6 @@ def check_other_gpus(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any
     for name, label, tensor in rule.tensors(args, kwargs):
         if place_of(tensor) not in (CPU, home) and not (name in rule.read_by_host and tensor.dim() == 0):
             raise mismatch(rule, args, kwargs, label)
-
-
-def _fills_without_copy(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """x[mask] = number passes the number to the kernel; x[rows] = number copies it to the device."""
-    named = rule.named(args, kwargs)
-    masks = [index for index in named.get("indices", ()) if index is not None]
-    return len(masks) == 1 and masks[0].dtype in (torch.bool, torch.uint8) and not named.get("accumulate", False)
 
 
 def mismatch(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], culprit: str = "") -> DeviceMismatchError:

@@ -62,15 +62,16 @@ def _sorts(arguments: Arguments) -> bool:
 def _masks(arguments: Arguments) -> bool:
     """Indexing with a mask counts its ones. CPU indices are copied, which is reported elsewhere."""
     masks = [index for index in arguments["indices"] if _is_mask(index) and on_gpu(index)]
-    return bool(masks) and not _fills(arguments, len(masks))
+    return bool(masks) and not fills(arguments)
 
 
-def _fills(arguments: Arguments, masks: int) -> bool:
+def fills(arguments: Arguments) -> bool:
     """x[mask] = number is a masked_fill: one mask, no other index, one value that is known on the host."""
     values = arguments.get("values")
     if not isinstance(values, Tensor) or on_gpu(values) or values.numel() != 1 or arguments.get("accumulate", False):
         return False
-    return masks == 1 and sum(index is not None for index in arguments["indices"]) == 1
+    indices = [index for index in arguments["indices"] if index is not None]
+    return len(indices) == 1 and _is_mask(indices[0]) and on_gpu(indices[0])
 
 
 def _is_mask(index: object) -> bool:
@@ -87,9 +88,16 @@ def _checks_errors(arguments: Arguments) -> bool:
 
 
 def _many_values(arguments: Arguments) -> bool:
-    """mode uses one kernel for rows of up to 2048 values, but sorts and counts longer rows with thrust, which waits."""
+    """mode uses one kernel for up to 65535 rows of up to 2048 values; it sorts and counts others with thrust, which
+    waits. Source: cuda/TensorModeKernel.cpp."""
     values = arguments["self"]
-    return values.dim() > 0 and bool(values.shape[arguments.get("dim", -1)] > 2048)
+    length = values.shape[arguments.get("dim", -1)] if values.dim() else 1
+    return bool(length > 2048 or (length > 1 and values.numel() // length > 65535))
+
+
+def _many_numbers(arguments: Arguments) -> bool:
+    """coalesce sorts by index, and counts, unless there is nothing to sort."""
+    return bool(arguments["self"]._nnz() > 1)
 
 
 def _dense(arguments: Arguments) -> bool:
@@ -152,7 +160,7 @@ _TESTS: dict[str, Callable[[Arguments], bool]] = {
     "_to_sparse_csc": _dense,
     "_to_sparse_bsr": _dense,
     "_to_sparse_bsc": _dense,
-    "_coalesce": _always,
+    "_coalesce": _many_numbers,
     "select.int": _in_sparse_part,
     "index_select": _in_sparse_part,
     "narrow_copy": _in_sparse_part,
@@ -170,7 +178,7 @@ _TESTS: dict[str, Callable[[Arguments], bool]] = {
     "masked_fill_.Tensor": _value_on_gpu,
     "index_fill.int_Tensor": _value_on_gpu,
     "index_fill_.int_Tensor": _value_on_gpu,
-    "fill_.Tensor": _value_on_other_gpu,
+    **dict.fromkeys(("fill.Tensor", "fill_.Tensor"), _value_on_other_gpu),
     "index.Tensor": _masks,
     "index_put": _masks,
     "index_put_": _masks,
