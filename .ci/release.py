@@ -3,9 +3,9 @@
 An sdist holds what git tracks, and nothing else; gen's leaves virtual_gpus/ out. A wheel holds the package alone; the
 checkout and the sdist give the same one. `twine check --strict` reads all. A new environment outside of the checkout
 installs the wheels that the sdists give, with the versions that constraints.txt pins. First virtual-gpus comes, with
-torch and pytest alone, by the steps of its action: a mistake of five lines raises its error there, in a test and in a
-program. Then gen comes: every public name is imported, `gen generate` writes a text, and `gen doctor` runs the demo
-model on virtual GPUs.
+torch and pytest alone, by two lines in the workflow of the five files in stranger/, which find the mistake there, and
+by the steps of its action: a mistake of five lines raises its error there, in a test and in a program. Then gen comes:
+every public name is imported, `gen generate` writes a text, and `gen doctor` runs the demo model on virtual GPUs.
 """
 
 import argparse
@@ -20,12 +20,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from email import message_from_bytes
 from pathlib import Path, PurePosixPath
-from shutil import rmtree
+from shutil import copytree, rmtree
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).resolve().parents[1]
+STRANGER = ROOT / ".ci" / "stranger"
 EXPRESSION = re.compile(r"\$\{\{ ([\w.-]+) \}\}")  # of a workflow
 LINK = re.compile(r"\]\((?!https://)([^)\s]+)\)")
 PROGRAM = """
@@ -173,6 +174,31 @@ def action_steps(inputs: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
     return [(filled(step["run"]), {key: filled(text) for key, text in step["env"].items()}) for step in steps]
 
 
+def strangers_steps(package: str) -> list[str]:
+    """The shell commands of the workflow of stranger/: the last two of them bring virtual GPUs, from `package`."""
+    workflow: Any = yaml.safe_load((STRANGER / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8"))
+    commands = [step["run"] for step in workflow["jobs"]["tests"]["steps"] if "run" in step]
+    assert "virtual-gpus" in commands[-2]
+    return [*commands[:-2], commands[-2].replace("virtual-gpus", package), commands[-1]]
+
+
+def find_the_strangers_mistake(commands: list[str], folder: Path, environment: dict[str, str]) -> list[str]:
+    """Run the commands, in a copy of stranger/: all succeed but the last, which finds the mistake. Returns what is
+    wrong."""
+    copytree(STRANGER, folder / "stranger")
+    for command in commands:
+        done = subprocess.run(
+            command, shell=True, cwd=folder / "stranger", env=environment, capture_output=True, text=True
+        )
+        if command is not commands[-1] and done.returncode:
+            return [f"{command}: {done.stdout}{done.stderr}"]
+    lines = (STRANGER / "smoothing.py").read_text(encoding="utf-8").splitlines()
+    [line] = [number for number, text in enumerate(lines, start=1) if "conv1d" in text]
+    said = ("DeviceMismatchError", "found at least two devices, cuda:1 and cpu", f"smoothing.py:{line} in forward")
+    lacking = [part for part in (*said, "2 failed, 1 passed") if part not in done.stdout]
+    return [f"{commands[-1]} does not say {part!r}: {done.stdout}" for part in lacking]
+
+
 def install_and_run(virtual_gpus: Path, gen: Path, folder: Path, torch_index: str | None) -> None:
     """Install the wheels into a new environment in the folder, one after the other, and use them from there.
 
@@ -189,9 +215,12 @@ def install_and_run(virtual_gpus: Path, gen: Path, folder: Path, torch_index: st
     ]
     for command in commands:
         subprocess.run(command, cwd=folder, env=environment, check=True)
+    path = {"PATH": f"{python.parent}:{environment['PATH']}", "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    problems = find_the_strangers_mistake(strangers_steps(str(virtual_gpus)), folder, environment | path)
+    if problems:
+        raise SystemExit("\n".join(problems))
     inputs = {"package": str(virtual_gpus), "gpus": "3", "arguments": "-q test_mistake.py"}
     for script, given in action_steps(inputs):
-        path = {"PATH": f"{python.parent}:{environment['PATH']}", "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
         subprocess.run(
             ["bash", "-eo", "pipefail", "-c", script], cwd=folder, env=environment | path | given, check=True
         )

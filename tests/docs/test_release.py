@@ -1,8 +1,10 @@
 """A release: what its check finds, the links that an index shows, and the same version everywhere."""
 
 import io
+import os
 import re
 import runpy
+import sys
 import tarfile
 import tomllib
 import zipfile
@@ -108,3 +110,13 @@ def test_the_steps_of_the_action_are_filled_with_a_workflows_inputs() -> None:
     assert "pip install pytest" in install[0]
     assert install[1] == {"PACKAGE": "a.whl", "TORCH_INDEX": "https://download.pytorch.org/whl/cpu"}
     assert run == ("""python -m pytest --virtual-gpus "$GPUS" -q 'a b'""", {"GPUS": "2"})
+
+
+def test_a_project_that_has_never_heard_of_gen_finds_its_mistake_with_two_lines(tmp_path: Path) -> None:
+    files = [path for path in CHECK["STRANGER"].rglob("*") if path.is_file() and "cache" not in str(path)]
+    assert len(files) == 5
+    without_installs = [command for command in CHECK["strangers_steps"]("") if not command.startswith("pip")]
+    assert without_installs == ["python -m pytest", "python -m pytest --virtual-gpus 2"]
+    python = [command.replace("python", sys.executable, 1) for command in without_installs]
+    plain = {**os.environ, "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+    assert CHECK["find_the_strangers_mistake"](python, tmp_path, plain) == []
