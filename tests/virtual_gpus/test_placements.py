@@ -247,6 +247,13 @@ def test_a_model_that_says_nothing_of_its_inputs_is_refused() -> None:
         examine(lambda: (Right(), torch.ones(2, 2)))
 
 
+def test_without_accelerate_only_single_devices_can_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    assert not of(Right, devices=[("cuda:1",)]).failures
+    with pytest.raises(ArgumentError, match="need accelerate: pip install accelerate"):
+        of(Right)
+
+
 def test_the_command_line_names_what_fails_and_where(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "virtual_gpus.placements", "--devices", "cuda:0,cuda:1", "mine.models:make"]
     (tmp_path / "mine").mkdir()

@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import combinations
 from tempfile import TemporaryDirectory
 from traceback import walk_tb
@@ -124,6 +125,8 @@ def examine(make_model: MakeModel, devices: Sequence[Sequence[str]] = DEVICES, *
     Raises:
         ArgumentError: accelerate is not installed, or the model does not run on the CPU either, or needs arguments.
     """
+    if find_spec("accelerate") is None and any(len(names) > 1 for names in devices):
+        raise ArgumentError("placements on several devices need accelerate: pip install accelerate")
     active = active_machine()
     named = {name for names in devices for name in names} - {*_STORES}
     gpus = active.gpus if active else max(int(name.partition(":")[2]) + 1 for name in named)
@@ -135,22 +138,22 @@ def examine(make_model: MakeModel, devices: Sequence[Sequence[str]] = DEVICES, *
         model, inputs = made if isinstance(made, tuple) else (made, None)
         model = model.eval()
         inputs = _token_inputs(model) if inputs is None else inputs
-        late = copy.deepcopy(model)
-        steps, expected = [], {}
+        plain, late = copy.deepcopy(model), copy.deepcopy(model)
+        expected: dict[str, list[Tensor]] = {}
         for step, run in STEPS.items():
             try:
-                expected[step] = _results(run, late, inputs)
-                steps.append(step)
+                expected[step] = _results(run, plain, inputs)
             except Exception as error:
                 if step == "forward":
                     raise ArgumentError(f"{type(model).__name__} does not run on the CPU: {error!r}") from error
+        _forward(late, inputs)
         found = list(_placements(parts(model), devices, gpus, most))
         failures = [
             failure
             for placement in found
             for failure in _failures(late if placement.late else model, placement, inputs, expected)
         ]
-    return Report(model=type(model).__name__, placements=len(found), steps=tuple(steps), failures=tuple(failures))
+    return Report(model=type(model).__name__, placements=len(found), steps=tuple(expected), failures=tuple(failures))
 
 
 def parts(model: nn.Module) -> dict[str, str]:
@@ -238,12 +241,10 @@ def _placed(model: nn.Module, places: Mapping[str, str], folder: str) -> tuple[n
     main = next(device for device in places.values() if device not in _STORES) if places else "cpu"
     if {*places.values()} == {main}:
         return model.to(main), main
-    try:
-        from accelerate import dispatch_model  # type: ignore[import-untyped]
-        from accelerate.utils import set_module_tensor_to_device  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise ArgumentError("placements on several devices need accelerate: pip install accelerate") from error
-    modules = dict(model.named_modules())
+    from accelerate import dispatch_model  # type: ignore[import-untyped]
+    from accelerate.utils import set_module_tensor_to_device  # type: ignore[import-untyped]
+
+    modules = dict(model.named_modules(remove_duplicate=False))
     places = {
         name: main if name not in modules and device in _STORES else device for name, device in places.items()
     }  # accelerate has no hook for a tensor alone
