@@ -56,7 +56,7 @@ def test_cuda_is_not_there(last: torch.device) -> None:
     assert not torch.cuda.is_available()
     with pytest.raises((AssertionError, RuntimeError), match="CUDA"):
         torch.zeros(2, device="cuda:0")
-    with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|must be"):
+    with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|cuda devices"):
         torch.zeros(2).cuda()
 
 
@@ -117,7 +117,7 @@ from virtual_gpus import DeviceMismatchError, virtual_gpus
 
 with virtual_gpus(2, device="npu"):
     x = torch.ones(2, device="npu:1")
-    assert torch.npu.is_available() and x.npu().device == torch.device("npu:1")
+    assert torch.npu.is_available() and x.npu().device == torch.device("npu:0")
     with torch.autocast("npu", torch.bfloat16):
         assert (torch.ones(2, 2, device="npu") @ torch.ones(2, 2, device="npu")).dtype == torch.bfloat16
     try:

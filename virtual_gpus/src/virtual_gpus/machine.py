@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
+from torch.utils.backend_registration import rename_privateuse1_backend
 
 from virtual_gpus import DeviceError
 
@@ -149,7 +150,7 @@ def start(new: Machine, device: str) -> None:
             "share one. Use that block's devices, or leave it first."
         )
     if device == "npu" and torch._C._get_privateuse1_backend_name() != device:
-        torch.utils.rename_privateuse1_backend(device)  # once in a process, for good
+        rename_privateuse1_backend(device)  # once in a process, for good
     DEVICES[:] = [torch.device(device, index) for index in range(MAX_GPUS)]
     _active.append(new)
 

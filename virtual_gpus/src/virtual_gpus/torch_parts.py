@@ -25,6 +25,7 @@ PARTS = (
     "torch:_C._functorch.is_functorch_wrapped_tensor",
     "torch:_C._functorch.is_legacy_batchedtensor",
     "torch:_C._get_accelerator",
+    "torch:_C._get_privateuse1_backend_name",
     "torch:_C._group_tensors_by_device_and_dtype",
     "torch:_C._nn._parse_to",
     "torch:_C._nn.pad_sequence",
@@ -36,6 +37,8 @@ PARTS = (
     "torch:_C._is_torch_function_mode_enabled",
     "torch:_C._jit_resolve_packet",
     "torch:_C._len_torch_function_stack",
+    "torch:_C._parse_dispatch_key",
+    "torch:Tensor._nnz",
     "torch:_C._swap_tensor_impl",
     "torch:_C._to_dlpack",
     "torch:_GLOBAL_DEVICE_CONTEXT",
@@ -74,6 +77,7 @@ PARTS = (
     "torch.utils._foreach_utils:_foreach_supported_types",
     "torch.utils._python_dispatch:TorchDispatchMode",
     "torch.utils._pytree:tree_leaves",
+    "torch.utils._pytree:tree_map",
 )
 
 # Parts that are slow to import, or belong to objects that do not exist yet: checked where they are needed.

@@ -66,9 +66,10 @@ class VirtualTensor(Tensor):
     def device(self) -> torch.device:  # type: ignore[override]
         return DEVICES[self._gpu]
 
-    is_cuda, is_xpu, is_mps = (
-        property(lambda self, kind=kind: self.device.type == kind) for kind in ("cuda", "xpu", "mps")
-    )
+    def _is_of(kind: str) -> Any:  # type: ignore[misc]
+        return property(lambda self: self.device.type == kind)
+
+    is_cuda, is_xpu, is_mps = _is_of("cuda"), _is_of("xpu"), _is_of("mps")
 
     @property
     def is_cpu(self) -> bool:  # type: ignore[override]
