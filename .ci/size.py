@@ -19,11 +19,11 @@ PARTS = [GEN, "virtual GPUs", "tests", "benchmarks"]
 LIMITS: dict[tuple[str, str], tuple[float, float]] = {
     (GEN, "lines"): (45_727, 38_000),
     (GEN, "files"): (338, 255),
-    ("virtual GPUs", "lines"): (7_089, 7_200),
+    ("virtual GPUs", "lines"): (7_191, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (47_187, 41_000),
-    ("benchmarks", "lines"): (11_024, 10_000),
-    ("all of gen", "tokens per line of code"): (10.29, 10.2),
+    ("tests", "lines"): (47_569, 41_000),
+    ("benchmarks", "lines"): (11_137, 10_000),
+    ("all of gen", "tokens per line of code"): (10.30, 10.2),
 }
 _COUNTED = {tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING}
 _F_STRING_STARTS = getattr(tokenize, "FSTRING_START", -1)  # from Python 3.12 on an f-string has tokens of its own
