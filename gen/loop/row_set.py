@@ -13,7 +13,7 @@ from gen.loop.history import History
 from gen.loop.prefixes.columns import Kept, load
 from gen.loop.replay.asides import aside
 from gen.loop.replay.cuda_graphs import Graph
-from gen.loop.replay.recording import Outline, Replay
+from gen.loop.replay.recording import Replay
 from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.ring import Ring, Sent, packed
 from gen.loop.results.top_tokens import TopTokens
@@ -32,7 +32,6 @@ from gen.stages.places import Here, Places
 from gen.stages.room import Room
 from gen.stages.stage import Drafter, Follower, Limiter, PlacesStage, RunsFunctions, Stage
 
-_OUTLINES = 4  # of steps of one kind: with rows that have memory of their own, and without
 _LOGITS = 2**23  # how many numbers the logits of a prompt's tokens may have at a time
 
 Reorder = Callable[[Tensor, int], None]  # see `gen.models.base.Rows.reorder`
@@ -54,14 +53,12 @@ class RowSet:
         rests_on: what recorded steps rest on, of the model and of torch; None if it is not known.
         changes: how often in a row `rests_on` has changed when it was looked at.
         recordings: recorded steps by shape and kind; kept until memory moves.
-        recording: steps that are being recorded part by part: by shape and kind, the parts that are left; the one that
-            came least lately is the first.
-        waiting: how many steps have waited to be recorded since the first of these came.
+        recording: steps that are being recorded: by shape and kind, what is left to do; the one that came least lately
+            is the first.
         seen: how often each shape and kind has run unrecorded, earlier calls included.
         refused: why kinds of steps, with this kind of search, cannot be recorded; shared by all sets of the model.
         captures: whether steps may be captured on CUDA: no longer once CUDA has refused one.
         checked: by kind of step, a recording that was checked to do the same as its step.
-        outlines: by kind of step, and by source, the outlines of steps that were recorded before memory moved.
         filled: whether a prompt has been read into the rows, so that they have their memory.
         short: whether a text may be short of room in the next step, which then reports what its limit has changed.
         costs: how long its steps take.
@@ -99,9 +96,7 @@ class RowSet:
         self.refused: dict[Hashable, str] = {}
         self.captures = streams.captures
         self.checked: dict[Hashable, Replay[None]] = {}
-        self.outlines: dict[Hashable, dict[str, Outline]] = {}
         self.recording: dict[Hashable, Iterator[Replay[None] | None]] = {}
-        self.waiting = 0
         self.dtype, self._width = model.placement.dtype, model.vocab_size
         self.filled = self.short = False
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
@@ -182,7 +177,6 @@ class RowSet:
     def forget(self) -> None:
         """Drop recordings, and everything that is known about steps."""
         self._drop_recordings()
-        self.outlines.clear()
         self.seen.clear()
         self.refused.clear()
 
@@ -410,7 +404,6 @@ class RowSet:
 
         Recordings are dropped first, because memory moves, and they would keep the old memory.
         """
-        self._keep_outlines()
         self._drop_recordings()
         if rooms or self.rooms:
             self.rows.lay_out(shared, rooms)
@@ -420,14 +413,6 @@ class RowSet:
             self._keys.grow(length)
             self._history.grow(length)
         self.length, self.shared, self.rooms = length, shared, dict(rooms)
-
-    def _keep_outlines(self) -> None:
-        """Keep the outlines of recorded steps: what they do, without their tensors."""
-        for kind, recorded in self.checked.items():
-            outline, before = recorded.outline, self.outlines.setdefault(kind, {})
-            before[outline.source] = outline
-            if len(before) > _OUTLINES:
-                del before[next(iter(before))]
 
     def sizes(self) -> dict[torch.device, int]:
         """How many bytes all its rows take on each device, what was recorded on them included."""

@@ -15,8 +15,6 @@ from gen.loop.replay.asides import aside, heard
 __tracebackhide__ = True  # reports that name lines skip this file, which passes every operation on
 T = TypeVar("T")
 
-ALL, NONE = slice(None), slice(0)  # calls during which operations are looked at
-
 _DEPENDS_ON_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _INDEXING = {"aten::index", "aten::index_put", "aten::index_put_"}  # they are tagged only because of bool masks
 _QUESTIONS = {torch.Size, torch.dtype, torch.device, torch.layout, bool, int, float, str}  # results that are no tensor
@@ -61,19 +59,14 @@ class Call(NamedTuple):
     writes: bool
 
 
-def observe(step: Callable[[], T], *, functions: bool = True, operations: slice = ALL) -> tuple[T, list[Seen]]:
-    """Run a step, for real; return its result and its torch calls.
+def observe(step: Callable[[], T]) -> tuple[T, list[Seen]]:
+    """Run a step, for real; return its result and its torch calls. It takes about three times as long as the step.
 
-    Args:
-        functions: whether to keep the calls of torch functions.
-        operations: the numbers of the calls, counted like those that are kept, during which operations are looked at
-            too: torch functions may not show all of them. Looking at all operations takes as long as the step, and
-            keeping calls takes half as long.
     Raises:
         CannotReplay: as `gen.loop.replay.recording.record`.
     """
     dispatched = _Dispatched()
-    seeing = _Functions(dispatched, keeps=functions, operations=operations)
+    seeing = _Functions(dispatched)
 
     def hear(function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
         seeing.paused = dispatched.paused = True
@@ -83,12 +76,8 @@ def observe(step: Callable[[], T], *, functions: bool = True, operations: slice 
             seeing.paused = dispatched.paused = False
         seeing.calls.append(Seen(aside, (function, *args), {"results": results}, None))
 
-    with heard(hear) as before, seeing:
-        try:
-            seeing.look()
-            result = step()
-        finally:
-            seeing.look_away()
+    with heard(hear) as before, seeing, dispatched:
+        result = step()
     return result, seeing.calls
 
 
@@ -149,35 +138,13 @@ def _crosses(name: str, args: Any, kwargs: Any) -> str:
 
 
 class _Functions(TorchFunctionMode):
-    """Sees every call of a torch function, and keeps the calls in order if `keeps` is True."""
+    """Sees every call of a torch function, and keeps the calls in order."""
 
-    def __init__(self, dispatched: _Dispatched, *, keeps: bool, operations: slice) -> None:
+    def __init__(self, dispatched: _Dispatched) -> None:
         super().__init__()
         self.calls: list[Seen] = []
-        self._keeps = keeps
         self.paused = False
         self._dispatched = dispatched
-        self._number, self._first, self._end = 0, operations.start or 0, operations.stop
-        self._looks, self._outer = False, _get_current_dispatch_mode()
-
-    def look(self) -> None:
-        """Begin or stop to look at operations, by the number of calls so far."""
-        looks = self._first <= self._number and (self._end is None or self._number < self._end)
-        if looks == self._looks:
-            return
-        if _get_current_dispatch_mode() is not (self._dispatched if self._looks else self._outer):
-            raise CannotReplay("it looks at its operations itself, in a mode of torch's")
-        if looks:
-            self._dispatched.__enter__()  # type: ignore[no-untyped-call]
-            self._looks = True
-        else:
-            self.look_away()
-
-    def look_away(self) -> None:
-        """Stop looking at operations."""
-        if self._looks:
-            self._looks = False
-            self._dispatched.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -186,7 +153,8 @@ class _Functions(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in _READING or func == _ARRAY or (name in _ADDRESSES and _asker() not in _MAY_ASK):
             raise CannotReplay(f"it reads on the host: {name}")
-        self.look()
+        if _get_current_dispatch_mode() is not self._dispatched:
+            raise CannotReplay("it looks at its operations itself, in a mode of torch's")
         self._dispatched.inside += 1
         try:
             result = func(*args, **kwargs)
@@ -195,9 +163,7 @@ class _Functions(TorchFunctionMode):
         if name == "to" and result.device != args[0].device:
             raise CannotReplay("it copies between devices: to")
         if type(result) not in _QUESTIONS:
-            self._number += 1
-            if self._keeps:
-                self.calls.append(Seen(func, args, kwargs, result))
+            self.calls.append(Seen(func, args, kwargs, result))
         return result
 
 

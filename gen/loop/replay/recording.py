@@ -9,16 +9,16 @@ with the tensors x, w and count as constants: it reads and writes the same memor
 also be captured as a CUDA graph. A step that may not is refused here, with the reason, on any machine.
 """
 
-import ast
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from types import CodeType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
 from gen.loop.replay.comparing import begin_alike, same_calls, same_values
-from gen.loop.replay.observing import NONE, Call, CannotReplay, lasting, observe, tensors_in
+from gen.loop.replay.observing import Call, CannotReplay, lasting, observe, tensors_in
 
 T = TypeVar("T")
 
@@ -48,133 +48,58 @@ class Replay(Generic[T]):
         pairs = zip(self.constants, other.constants, strict=False)
         return self.source == other.source and all(begin_alike(*pair) for pair in pairs)
 
-    @property
-    def outline(self) -> "Outline":
-        """What it does, without its tensors and numbers."""
-        return Outline.of(self.source, self.constants)
 
-
-class Outline(NamedTuple):
-    """What a recorded step does, without the tensors and numbers, which change when memory moves.
-
-    Attributes:
-        others: its constants, such as functions, in order; None for each tensor and number.
-    """
-
-    source: str
-    others: Sequence[object]
-
-    @classmethod
-    def of(cls, source: str, constants: Sequence[object], *rest: object) -> "Outline":
-        return cls(source, [None if isinstance(one, Tensor | int) else one for one in constants])
-
-    def fits(self, other: "Outline") -> bool:
-        """Whether both make the same calls."""
-        return self.source == other.source and all(map(begin_alike, self.others, other.others))
-
-
-def record(
-    step: Callable[[], T],
-    *,
-    again: Callable[[], None] | None = None,
-    known: Replay[Any] | None = None,
-    changes: Sequence[Tensor] = (),
-) -> Replay[T]:
-    """Run a step, for real, and return a function that does the same.
+def record(step: Callable[[], T]) -> Replay[T]:
+    """Run a step, for real, and return a function that does the same. Nothing is checked, see `record_in_steps`.
 
     Args:
         step: takes no arguments; all that it reads and writes are tensors that stay where they are.
-        again: restores those tensors. If it is given, the step runs a second time, from the state that it has reached,
-            and is refused unless it makes the same calls on the same tensors and numbers. On a CPU the recording and
-            the step then run from the same state, and both must give the same values; on other devices the tensors are
-            left as they are.
+    Raises:
+        CannotReplay: the step reads on the host, copies between devices, draws random numbers of torch's (which
+            recording would use up), has a shape that depends on data, or calls an operation that torch functions do not
+            show. It may have run in part.
+    """
+    result, seen = observe(step)
+    return Replay[T](*_written(result, lasting(seen)))
+
+
+def record_in_steps(
+    step: Callable[[], T], changes: Sequence[Tensor], known: Replay[Any] | None = None
+) -> Iterator[Replay[T] | None]:
+    """As `record`, in three steps, so that no row waits long: each of them runs the step once, for real.
+
+    The first one writes the recording. The second one shows numbers and tensors that change from call to call: the step
+    is refused unless it makes the same calls on the same tensors and numbers. On a CPU the third one runs the recording
+    and the step from the same state, and both must give the same values; on other devices it is left out.
+
+    Args:
+        changes: tensors whose values are compared on a CPU, beside the step's result. They show effects that calls do
+            not show, such as memory that a library fills. Memory that nothing has been written to is NaN in that run.
         known: the recording of such a step of another shape, which was checked in this way. If the first run is like
             it, the checks are left out: a number that the host counts, or a tensor that it replaces, would have shown
             in the other shape too. If the shape decides whether the step does so, its calls, numbers or places differ
             from the known ones.
-        changes: tensors whose values are compared on a CPU, beside the step's result. They show effects that calls do
-            not show, such as memory that a library fills. Memory that nothing has been written to is NaN in that run.
+    Yields:
+        None after each step, and the recording after the last one.
     Raises:
-        CannotReplay: the step reads on the host, copies between devices, draws random numbers of torch's (which
-            recording would use up), has a shape that depends on data, calls an operation that torch functions do not
-            show, or does something else in its second run or in its recording. It may have run in part.
+        CannotReplay: as `record`, or the step does something else in its second run or in its recording. The step may
+            have run, or some of it.
     Host sync: none; on a CPU values are compared.
     """
     result, seen = observe(step)
     calls = lasting(seen)
     replay = Replay[T](*_written(result, calls))
-    if again is None or (known is not None and replay.is_like(known)):
-        return replay
+    if known is not None and replay.is_like(known):
+        yield replay
+        return
+    yield None
     other, others = observe(step)
     if not same_calls((result, calls), (other, lasting(others))):
         raise CannotReplay(_CHANGES)
     if all(tensor.device.type == "cpu" for tensor in tensors_in(result, *changes)):
-        again()
-        _compare(_marking(replay), step, changes, again)
-    return replay
-
-
-def record_in_parts(
-    step: Callable[[], T],
-    changes: Sequence[Tensor],
-    known: Replay[Any] | None = None,
-    outlines: Collection[Outline] = (),
-) -> Iterator[Replay[T] | None]:
-    """As `record`, on a CPU, but part by part, so that no row waits long: each part runs the step once, for real.
-
-    Args:
-        step, changes, known: as for `record`; `changes` are also restored after the recording has been tried.
-        outlines: outlines of such steps that were recorded and checked before memory moved. If the first run fits one,
-            the second run is the only check: it shows numbers and tensors that change from call to call.
-    Yields:
-        None after each part, and the recording after the last one.
-    Raises:
-        CannotReplay: as `record`. The part that raises it may have run the step, or some of it.
-    """
-    result, seen = observe(step, operations=NONE)
-    yield None
-    calls = lasting(seen)
-    written = source, *_ = _written(result, calls)
-    if known is not None and (replay := Replay[T](*written)).is_like(known):
-        replay()
-        yield replay
-        return
-    fits = any(Outline.of(*written).fits(outline) for outline in outlines)
-    step()
-    yield None
-    first, last = (0, 0) if fits else (len(seen) // 3, 2 * len(seen) // 3)
-    if not fits:
-        observe(step, functions=False, operations=slice(first))
+        del result, seen, calls, other, others
         yield None
-        observe(step, functions=False, operations=slice(first, last))
-        yield None
-    other, others = observe(step, operations=NONE if fits else slice(last, None))
-    yield None
-    if not same_calls((result, calls), (other, lasting(others))):
-        raise CannotReplay(_CHANGES)
-    if fits:
-        replay = Replay[T](*written)
-        replay()
-        yield replay
-        return
-    step()
-    yield None
-    if source not in _codes:
-        for _ in _compile_in_parts(source):
-            step()
-            yield None
-    replay = Replay[T](*written)
-    marking = _marking(replay)
-    del result, seen, calls, written, other, others  # freeing these takes half as long as a step
-    step()
-    yield None
-    before = [tensor.clone() for tensor in changes]
-
-    def again() -> None:
-        for tensor, value in zip(changes, before, strict=True):
-            tensor.copy_(value)
-
-    _compare(marking, step, changes, again)
+        _compare(replay, step, changes)
     yield replay
 
 
@@ -184,19 +109,17 @@ _CHANGES = (
 )
 
 
-def _compare(
-    replay: Replay[Any], step: Callable[[], Any], changes: Sequence[Tensor], again: Callable[[], None]
-) -> None:
-    """Run a recording from `_marking` and, from the same state, the step: both must give the same values."""
-    made = [tensor.clone() for tensor in tensors_in(replay(), *changes)]
-    again()
+def _compare(replay: Replay[Any], step: Callable[[], Any], changes: Sequence[Tensor]) -> None:
+    """Run a recording, in which memory that nothing has been written to is NaN, and from the same state the step: both
+    must give the same values.
+    """
+    before = [tensor.clone() for tensor in changes]
+    marking = Replay[Any](replay.source, [*map(_marked, replay.constants)], replay.calls)
+    made = [tensor.clone() for tensor in tensors_in(marking(), *changes)]
+    for tensor, value in zip(changes, before, strict=True):
+        tensor.copy_(value)
     if not all(map(same_values, made, tensors_in(step(), *changes))):
         raise CannotReplay("its recording gives other values: something fills tensors where torch does not see it")
-
-
-def _marking(replay: Replay[Any]) -> Replay[Any]:
-    """The same recording, but memory that nothing has been written to is NaN in it."""
-    return Replay(replay.source, [*map(_marked, replay.constants)], replay.calls)
 
 
 def _marked(constant: Any) -> Any:
@@ -214,35 +137,15 @@ def _marked(constant: Any) -> Any:
 _UNWRITTEN = {f"{name}{kind}" for name in ("empty", "new_empty") for kind in ("", "_like", "_strided", "_permuted")}
 
 
-_codes: dict[str, CodeType] = {}  # by source; sources have only names and small numbers, so many shapes share one
 _MOST_CODES = 64
-_PARSED_IN = 4  # parts
 
 
-def _compile(source: str, parsed: ast.Module | None = None) -> CodeType:
-    """Compile a source, once for all steps that have it."""
-    code = _codes.get(source)
-    if code is None:
-        code = _codes[source] = compile(parsed or source, "<a recorded step>", "exec")
-        for oldest in [*_codes][:-_MOST_CODES]:
-            _codes.pop(oldest, None)
-    return code
-
-
-def _compile_in_parts(source: str) -> Iterator[None]:
-    """Compile a source in parts of about the same time: each but the last parses as many lines, the last compiles."""
-    header, *lines = source.split("\n")
-    size = -(-len(lines) // _PARSED_IN)
-    parts = [lines[first : first + size] for first in range(0, len(lines), size)]
-    functions = []
-    for part in parts:
-        [function] = ast.parse("\n".join([header, *part])).body
-        assert isinstance(function, ast.FunctionDef)  # tells mypy
-        functions.append(function)
-        yield
-    functions[0].body = [line for function in functions for line in function.body]
-    _compile(source, ast.Module([functions[0]], type_ignores=[]))
-    yield
+@lru_cache(_MOST_CODES)
+def _compile(source: str) -> CodeType:
+    """Compile a source, once for all steps that have it: sources have only names and small numbers, so many shapes
+    share one.
+    """
+    return compile(source, "<a recorded step>", "exec")
 
 
 _SMALL = 10  # numbers from this one on are constants, so that rows of any length have the same source

@@ -1,8 +1,8 @@
 """Runs the steps of a set of rows: as they are, recorded on a CPU, or captured on CUDA.
 
-Example: a step of 8 rows that look at 64 columns runs as it is twelve times; then it is recorded, part by part. From
-then on one call does what hundreds did, until the rows grow or something else takes part in a step. When steps then
-look at 96 columns, the third of these is recorded.
+Example: a step of 8 rows that look at 64 columns runs as it is twelve times; the next three are watched and compared,
+and then it is recorded. From then on one call does what hundreds did, until the rows grow or something else takes part
+in a step. When steps then look at 96 columns, the third of these is recorded.
 """
 
 import logging
@@ -16,7 +16,7 @@ from gen.loop.memory import free_bytes, is_out_of_memory
 from gen.loop.replay.asides import Once, heard, leave_out
 from gen.loop.replay.cuda_graphs import CaptureFailed, Graph, capture
 from gen.loop.replay.observing import CannotReplay
-from gen.loop.replay.recording import Replay, record, record_in_parts
+from gen.loop.replay.recording import Replay, record, record_in_steps
 from gen.loop.row_set import RowSet
 from gen.models.base import Model
 from gen.models.idle_rows import Idle
@@ -30,8 +30,7 @@ _WORTH = {"cpu": 13, "cuda": 8}  # which step of one shape is kept: keeping cost
 _WORTH_OF_A_KNOWN_KIND = {"cpu": 3, "cuda": 8}  # the same, if this kind of step has been checked in another shape
 _HELD = 8  # recording holds so many times what a step looks at: all results of its operations, twice
 _TOO_MANY_CHANGES = 3  # in a row, of what recorded steps rest on
-_AT_ONCE = 3  # shapes that may be in recording: steps that read drafts take turns with steps that do not
-_PATIENCE = 64  # steps of shapes that wait to be recorded: then the shape in recording that came least lately gives way
+_AT_ONCE = 8  # shapes that may be in recording: the one that came least lately gives way to another one
 _MOST_SHAPES = 256  # shapes that are kept before all are forgotten: a server's users bring new functions all the time
 
 
@@ -134,9 +133,9 @@ class Steps:
             recording()
             return False
         keeps = keeps and (rows.kind, kind) not in rows.refused
-        known = keeps and (kind in rows.checked or kind in rows.outlines)
+        known = keeps and kind in rows.checked
         worth_it = keeps and self._runs(key) >= (_WORTH_OF_A_KNOWN_KIND if known else _WORTH)[rows.device.type]
-        self.records = worth_it and self._has_room(count, view) and self._has_turn(key)
+        self.records = worth_it and self._has_room(count, view)
         if self.records:
             with heard(Once()):
                 self._run_and_keep(count, view, width, key)
@@ -163,19 +162,6 @@ class Steps:
         free = None if self._captures else free_bytes(torch.device("cpu"))
         return free is None or _HELD * looked_at <= free
 
-    def _has_turn(self, key: Hashable) -> bool:
-        """Whether a shape is in recording, or may be from now on; counts how many steps have waited. Without waiting,
-        many shapes that take turns would drop each other's recordings, and none would ever be complete."""
-        rows = self._rows
-        if key in rows.recording or len(rows.recording) < _AT_ONCE:
-            return True
-        rows.waiting += 1
-        if rows.waiting <= _PATIENCE:
-            return False
-        rows.waiting = 0
-        del rows.recording[next(iter(rows.recording))]
-        return True
-
     def _run_and_keep(self, count: int, view: int, width: int, key: Hashable) -> None:
         """Record a step while it runs, or capture it and run the graph; if neither can be done, it runs as it is.
 
@@ -193,7 +179,7 @@ class Steps:
             if not self._captures and not rows.search.reorders:  # a rehearsal would be the step itself
                 self._record_on(_step_of(ref(rows), count, view, width), kind, key)
                 return
-            seen = self._recorded(rows.rehearsal(count, view, width), kind, restore, before)
+            seen = self._recorded(rows.rehearsal(count, view, width), kind, before)
             restore()
             if not self._captures:
                 rows.recordings[key] = record(step)
@@ -211,19 +197,20 @@ class Steps:
             graph()
 
     def _record_on(self, step: Callable[[], None], kind: Hashable, key: Hashable) -> None:
-        """Record the next part of a step while it runs."""
+        """Go on with the recording of a step while it runs."""
         rows = self._rows
-        if key == next(iter(rows.recording), None):
-            rows.waiting = 0
-        parts = rows.recording.pop(key, None)
-        if parts is None:
-            outlines = rows.outlines.get(kind, {}).values()
-            parts = record_in_parts(step, [*rows.moving()], rows.checked.get(kind), outlines)
-        recorded = next(parts)
-        if recorded is None:
-            rows.recording[key] = parts  # behind all others
-        else:
+        recording = rows.recording.pop(key, None)
+        if recording is None:
+            recording = record_in_steps(step, [*rows.moving()], rows.checked.get(kind))
+        recorded = next(recording)
+        if recorded is not None:
             rows.recordings[key] = rows.checked[kind] = recorded
+            return
+        rows.recording[key] = recording  # behind all others
+        if len(rows.recording) > _AT_ONCE:
+            oldest = next(iter(rows.recording))
+            del rows.recording[oldest]
+            rows.seen[rows.length, oldest] = 0
 
     def _refuse(self, reason: CannotReplay | CaptureFailed | torch.OutOfMemoryError, kind: Hashable) -> None:
         """Do not try again what was refused, and log why."""
@@ -260,16 +247,12 @@ class Steps:
             raise CaptureFailed(f"memory is out: {error}") from error
 
     def _recorded(
-        self,
-        step: Callable[[], None],
-        kind: Hashable,
-        restore: Callable[[], None],
-        before: Sequence[tuple[Tensor, Tensor]],
+        self, step: Callable[[], None], kind: Hashable, before: Sequence[tuple[Tensor, Tensor]]
     ) -> Replay[None]:
-        """The recording of a step, checked by a second run unless it is like a recording of another shape."""
+        """The recording of a step, which runs several times for it unless it is like a recording of another shape."""
         checked = self._rows.checked
-        changes = [tensor for tensor, _ in before]
-        recorded = record(step, again=restore, known=checked.get(kind), changes=changes)
+        *_, recorded = record_in_steps(step, [tensor for tensor, _ in before], checked.get(kind))
+        assert recorded is not None  # the last one; tells mypy
         checked[kind] = recorded
         return recorded
 
@@ -280,7 +263,7 @@ class Steps:
         with heard(leave_out):
             rehearsal()  # it may never have run: kernels are compiled now, and objects that are made once are made
             restore()
-            seen = self._recorded(rehearsal, rows.step_kind(), restore, before)
+            seen = self._recorded(rehearsal, rows.step_kind(), before)
         restore()
         graph = self._captured(rows.step(rows.count, rows.length), seen)
         rows.recordings[rows.count, rows.length, 1, *rows.step_kind()] = graph

@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gen.loop.replay import recording
 from gen.loop.replay.observing import CannotReplay
-from gen.loop.replay.recording import Outline, Replay, record, record_in_parts
+from gen.loop.replay.recording import Replay, record, record_in_steps
 from virtual_gpus import virtual_gpus
 
 
@@ -123,7 +122,7 @@ RUN = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn
     ],
 )
 def test_a_recording_does_what_the_step_does(memory: Memory, step: Callable[[Memory], Tensor]) -> None:
-    replay = record(lambda: step(memory), again=memory.restore)
+    replay = checked(lambda: step(memory), *memory.state())
     memory.restore()
     expected = [step(memory).clone() for _ in range(3)]
     after = [tensor.clone() for tensor in memory.state()]
@@ -141,7 +140,7 @@ def test_questions_of_shape_and_views_of_constants_are_not_calls(memory: Memory)
         assert memory.x.dim() == 2 and memory.x.dtype == torch.float32
         return memory.x.to("cpu").contiguous() + memory.cache[:, : memory.x.shape[1]]
 
-    assert record(step, again=lambda: None).calls == 1
+    assert checked(step).calls == 1
 
 
 def branches(m: Memory) -> Tensor:
@@ -261,29 +260,24 @@ def test_what_cannot_be_replayed_is_refused_with_its_reason(
     memory: Memory, step: Callable[[Memory], Tensor], reason: str
 ) -> None:
     with pytest.raises(CannotReplay, match=reason):
-        record(lambda: step(memory), again=memory.restore)
-    with pytest.raises(CannotReplay, match=reason):
-        in_parts(lambda: step(memory), memory)
+        checked(lambda: step(memory), *memory.state())
 
 
-def in_parts(
-    step: Callable[[], Tensor], memory: Memory, known: Replay[Any] | None = None, *outlines: Outline
-) -> list[Replay[Tensor]]:
-    """A list with the recording, which the last part gives."""
-    return [made for made in record_in_parts(step, memory.state(), known, outlines) if made is not None]
+def checked(step: Callable[[], Tensor], *changes: Tensor, known: Replay[Any] | None = None) -> Replay[Tensor]:
+    """The recording of a step, checked as `record_in_steps` does."""
+    *_, made = record_in_steps(step, changes, known)
+    assert made is not None
+    return made
 
 
-def test_each_part_of_a_recording_runs_the_step_once_for_real(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "_codes", {})
-
+def test_recording_takes_three_steps_each_of_which_is_a_real_one(memory: Memory) -> None:
     def step() -> Tensor:
         return appends(memory)
 
     known: Replay[Any] | None = None
-    outlines: list[Outline] = []
-    for runs in (13, 2, 4, 8):  # a known step is not run again to compare
+    for runs in (3, 1):  # a known step is not run again to compare
         memory.restore()
-        made = [*record_in_parts(step, memory.state(), known, outlines)]
+        made = [*record_in_steps(step, memory.state(), known)]
         found = [tensor.clone() for tensor in memory.state()]
         memory.restore()
         for _ in range(runs):
@@ -292,38 +286,6 @@ def test_each_part_of_a_recording_runs_the_step_once_for_real(memory: Memory, mo
         known = made.pop()
         assert known is not None and made == [None] * (runs - 1)
         assert torch.equal(known(), memory.cache.sum(-1)) and int(memory.count) == runs + 1
-        if runs == 2:  # memory moves: the calls of such a step are known, but not its addresses
-            outlines, known = [known.outline], None
-            memory.cache = torch.zeros(4, 32)
-        elif runs == 4:
-            outlines, known = [Outline("another step", [])], None
-
-
-def test_a_step_is_checked_whose_outline_is_known(memory: Memory) -> None:
-    """Only checks that the calls decide are left out; errors that come with moved memory are seen."""
-    memory.cache, memory.host_count = torch.zeros(4, 40), 20  # small numbers are part of the outline
-    known = record(lambda: counts_on_the_host(memory))
-    with pytest.raises(CannotReplay, match="does something else at its next call"):
-        in_parts(lambda: counts_on_the_host(memory), memory, None, known.outline)
-    known = record(lambda: memory.x + memory.w[:4])
-    with pytest.raises(CannotReplay, match="called where torch functions do not show it"):
-        in_parts(lambda: hides_an_operation(memory), memory, None, known.outline)
-
-
-@pytest.mark.parametrize("before", range(6))
-def test_operations_are_looked_at_in_all_of_a_step(memory: Memory, before: int) -> None:
-    """Each part looks at a third of the operations."""
-
-    def step() -> Tensor:
-        for _ in range(before):
-            memory.x.add_(1)
-        made = hides_an_operation(memory)
-        for _ in range(6 - before):
-            memory.x.add_(1)
-        return made
-
-    with pytest.raises(CannotReplay, match="called where torch functions do not show it"):
-        in_parts(step, memory)
 
 
 def test_a_step_that_looks_at_its_operations_itself_is_refused(memory: Memory) -> None:
@@ -338,22 +300,22 @@ def test_a_step_that_looks_at_its_operations_itself_is_refused(memory: Memory) -
         return memory.x + 1
 
     with pytest.raises(CannotReplay, match="in a mode of torch's"):
-        in_parts(step, memory)
+        checked(step, *memory.state())
 
 
 def test_a_step_that_is_not_as_one_that_is_known_is_checked(memory: Memory) -> None:
-    [known] = in_parts(lambda: memory.x + memory.w[:4], memory)
+    known = checked(lambda: memory.x + memory.w[:4], *memory.state())
     with pytest.raises(CannotReplay, match="called where torch functions do not show it"):
-        in_parts(lambda: hides_an_operation(memory), memory, known)
+        checked(lambda: hides_an_operation(memory), *memory.state(), known=known)
     with pytest.raises(CannotReplay, match="does something else at its next call"):
-        in_parts(lambda: counts_on_the_host(memory), memory, known)
+        checked(lambda: counts_on_the_host(memory), *memory.state(), known=known)
 
 
 def test_what_is_refused_draws_nothing(memory: Memory) -> None:
     """Otherwise texts would depend on whether a step is recorded."""
     before = torch.get_rng_state()
     with pytest.raises(CannotReplay):
-        record(lambda: draws_noise(memory), again=lambda: None)
+        checked(lambda: draws_noise(memory))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -367,11 +329,11 @@ def test_copies_between_devices_are_refused(how: str) -> None:
             return here.copy_(there) if how == "copy_" else here.add_(there.to("cuda:0"))
 
         with pytest.raises(CannotReplay, match=f"copies between devices: (aten::)?{how}"):
-            record(step, again=lambda: None)
+            checked(step)
 
 
 def test_a_copy_to_another_type_is_none_to_another_device(memory: Memory) -> None:
-    assert record(lambda: memory.x.to(torch.float64).to("cpu"), again=lambda: None)().dtype == torch.float64
+    assert checked(lambda: memory.x.to(torch.float64).to("cpu"))().dtype == torch.float64
 
 
 @pytest.mark.parametrize("within", [dict, lambda **parts: Two(*parts.values())], ids=["dict", "named tuple"])
@@ -379,7 +341,7 @@ def test_what_a_step_makes_and_passes_within_an_object_is_made_anew(within: Call
     """On a GPU no values are compared: the recording must be right without that."""
     with virtual_gpus(1):
         count = torch.zeros(1, dtype=torch.int64, device="cuda")
-        replay = record(lambda: summed(within(a=count.add_(1), b=count * 10)), again=lambda: None)
+        replay = checked(lambda: summed(within(a=count.add_(1), b=count * 10)))
         count.zero_()
         assert [replay().item() for _ in range(3)] == [21, 42, 63]
 
@@ -396,7 +358,7 @@ def test_steps_of_virtual_gpus_are_recorded_with_what_they_make(memory: Memory) 
         def again() -> None:
             count.zero_()
 
-        replay = record(step, again=again)
+        replay = checked(step)
         again()
         table.zero_()
         replay()

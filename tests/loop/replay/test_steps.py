@@ -10,7 +10,7 @@ from torch import Tensor
 
 import gen
 from gen.loop.cuda_streams import Streams
-from gen.loop.replay.recording import Replay, record_in_parts
+from gen.loop.replay.recording import Replay, record_in_steps
 from gen.loop.row_set import RowSet
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.transformers.model import TransformersModel
@@ -35,14 +35,14 @@ def twice(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     seen: list[bool] = []
 
     def logged(*arguments: Any) -> Iterator[Replay[Any] | None]:
-        parts = 0
-        for parts, recorded in enumerate(record_in_parts(*arguments)):  # noqa: B007
+        steps = 0
+        for steps, recorded in enumerate(record_in_steps(*arguments)):  # noqa: B007
             if recorded is None:
                 yield None
-        seen.append(parts > 1)
+        seen.append(steps > 0)
         yield recorded
 
-    monkeypatch.setattr("gen.loop.replay.steps.record_in_parts", logged)
+    monkeypatch.setattr("gen.loop.replay.steps.record_in_steps", logged)
     return seen
 
 
@@ -62,9 +62,8 @@ def recorded(model: TransformersModel) -> tuple[int, int]:
 
 
 def test_steps_of_several_calls_count_together(model: TransformersModel) -> None:
-    for _ in range(2):
-        assert shapes_after(model, 10) == set()
-    assert shapes_after(model, 10) == {(1, 32)}  # 9 steps a call: it takes 20, or 25 for the first one of a process
+    assert shapes_after(model, 10) == set()
+    assert shapes_after(model, 10) == {(1, 32)}  # 9 steps a call: it takes 15
 
 
 def shapes_after(model: TransformersModel, new_tokens: int) -> set[tuple[int, int]]:
@@ -95,17 +94,20 @@ def test_shapes_that_take_turns_are_recorded_in_turn(model: TransformersModel) -
     assert recorded(model) == (4, 0)
 
 
-def test_a_shape_that_comes_no_more_gives_way_to_one_that_waits(model: TransformersModel) -> None:
+def test_a_shape_that_comes_no_more_gives_way(model: TransformersModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gen.loop.replay.steps._AT_ONCE", 3)
+
     def texts(cut: int, steps: int) -> tuple[int, int]:
-        for _ in range(steps // 5):
-            plain(model, gen.samplers.multinomial(**CUTS[cut]), 6)
+        for _ in range(steps // 2):
+            plain(model, gen.samplers.multinomial(**CUTS[cut]), 3)
         return recorded(model)
 
     for cut in range(3):
-        assert texts(cut, 15) == (0, 1 + cut)
-    assert texts(3, 70) == (0, 3)  # 12 as they are, and the others wait
-    assert texts(3, 30) == (1, 2)
-    assert texts(2, 15) == (2, 1)  # those that came last are as they were
+        assert texts(cut, 14) == (0, 1 + cut)  # the 13th is watched, and one more is compared
+    assert texts(3, 14) == (0, 3)
+    assert texts(0, 2) == (0, 3)  # it begins anew
+    assert texts(1, 2) == (1, 2)
+    assert texts(0, 14) == (2, 2)
 
 
 class Counting:
