@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from gen.loop import pace
-from gen.loop.batch import Batch
+from gen.loop.speculation.costs import Costs
 from gen.models.transformers.probing import probe_model
 from tests.helpers.probes import remembered
 from virtual_gpus import virtual_gpus
@@ -100,7 +100,7 @@ def short_examinations(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_clock() -> Iterator[None]:
     """No clock decides how many tokens a step reads, since costs are fixed: equal calls give equal bits."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Batch, "_mark", lambda batch: None)
+        patch.setattr(Costs, "mark", lambda costs: None)
         yield
 
 

@@ -10,14 +10,14 @@ Example with two rows and three prompts, A, B and C: A ends after two tokens, an
 from collections import deque
 from collections.abc import Sequence
 from math import inf
-from time import monotonic, perf_counter, thread_time
+from time import monotonic, perf_counter
 
 import torch
 
 from gen.errors import ResultError
 from gen.loop.jobs import Job, alike
 from gen.loop.memory import is_out_of_memory
-from gen.loop.pace import WHOLE, Mark, Pace, is_over, seconds_between
+from gen.loop.pace import WHOLE, Pace
 from gen.loop.prefixes.sharing import Prefixes
 from gen.loop.prefixes.tree import PrefixTree
 from gen.loop.replay.steps import Steps
@@ -25,7 +25,7 @@ from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.ring import Received, Sent
 from gen.loop.row_set import RowSet
 from gen.loop.slots import Slot, Slots
-from gen.loop.speculation.costs import Costs, Shape
+from gen.loop.speculation.costs import Costs
 from gen.loop.speculation.settings import Speculate
 from gen.loop.speculation.widths import tell, widths_for
 from gen.models.base import Model
@@ -64,9 +64,9 @@ class Batch:
         timed: bool = True,
     ) -> None:
         self._model, self._rows = model, rows
-        costs = rows.costs if timed else Costs()  # new ones, which learn nothing
+        self._costs = rows.costs if timed else Costs(rows.device, learns=False)
         self._measures = timed
-        self._widths = widths_for(model, rows.rows, rows.search, speculate, costs, exact=step_rows > 1)
+        self._widths = widths_for(model, rows.rows, rows.search, speculate, self._costs, exact=step_rows > 1)
         rows.speculate(None if self._widths is None else self._widths.speculation)
         self._tells = step_rows == 1 and rows.rows.reads_places
         self._pace = Pace(rows.device, admit_tokens)
@@ -79,7 +79,6 @@ class Batch:
         self._looked = False  # whether this turn has checked if the model has changed
         self._beside = False  # whether running rows wait for the prompts that this turn reads
         self._sent: deque[tuple[Sent, int, Sequence[Slot]]] = deque()
-        self._timed: deque[tuple[Mark, Mark, Shape]] = deque()  # marks around steps
         rows.begin()
 
     @property
@@ -364,17 +363,17 @@ class Batch:
     def _step(self) -> bool:
         """Launch a step of all live rows; whether it took longer, by `Steps.run` or because the rows have grown."""
         before = self._rows.tokens
-        drafts = self._drafts()
+        drafts = self._looks_for_drafts()
         width = self._width() if drafts else 1
         count, view = self._slots.shape(width)
         self._rows.short = any(slot.job.short(width) for slot in self._live)
-        begin = self._mark() if drafts and self._measures else None
+        begin = self._costs.mark() if drafts else None
         started = perf_counter()
         took_long = self._steps.run(count, view, self._slots.lengths(count, width), width)
         if self._measures and self._rows.device.type == "cpu":
             self._rows.slow_steps.learn((count, view, width), perf_counter() - started, torch.get_num_threads())
-        if begin is not None and not self._steps.records:
-            self._timed.append((begin, self._mark(), Shape(count, width, self._steps.replayed)))
+        if not self._steps.records:
+            self._costs.note(begin, count, width)
         self._sent.append((self._rows.send(width, drafted=drafts), count, self._live))
         self._slots.stepped(width)
         over = False
@@ -387,15 +386,9 @@ class Batch:
         self._catch_up(self._rows.ring.lag)
         return took_long or self._rows.tokens != before
 
-    def _mark(self) -> Mark:
-        """A mark of the present moment, to time steps; if only one thread computes, by the thread's own clock, which
-        other programs do not disturb."""
-        alone = self._rows.device.type == "cpu" and torch.get_num_threads() == 1
-        return thread_time() if alone else self._pace.mark()
-
-    def _drafts(self) -> bool:
+    def _looks_for_drafts(self) -> bool:
         """Whether drafts are looked for in the next step."""
-        if self._widths is None:
+        if self._widths is None or not (self._rows.drafts_in_steps or self._rows.typed or self._widths.looks()):
             return False
         hindrance = self._rows.hindrance()
         if hindrance:
@@ -406,9 +399,6 @@ class Batch:
         """How many tokens of each row the next step reads."""
         widths = self._widths
         assert widths is not None  # tells mypy
-        while self._timed and is_over(self._timed[0][1]):
-            begin, end, shape = self._timed.popleft()
-            self._rows.costs.learn(shape, seconds_between(begin, end))
         count, _ = self._slots.shape()
         made = self._rows.draft((slot.row, slot.text_so_far) for slot in self._live)
         for slot, (drafts, kinds) in zip(self._live, made or (), strict=made is not None):
@@ -419,6 +409,9 @@ class Batch:
         width = widths.choose(count, [slot.agreement for slot in self._live])
         while width > 1 and not self._slots.fits(width):
             width = widths.narrower(width)
+        if width > 1 and made is not None:
+            for slot in self._live:
+                self._rows.set_drafts(slot.row, int(slot.text_so_far.tokens[-1]), slot.agreement.drafts)
         return width
 
     def _catch_up(self, lag: int) -> None:
@@ -428,15 +421,15 @@ class Batch:
 
     def _take(self, sent: Sent, count: int, slots: Sequence[Slot]) -> None:
         """Give the results of a step to its texts."""
-        received = sent.read(count)
+        received, drafted = sent.read(count), sent.drafted
         if sent.width > 1:
             self._correct(received, slots)
-        ended = False
+        ended, right = False, 0
         for slot in slots:
             taker, job = slot.taker, slot.job
             if taker.ended or job.error is not None:
                 continue
-            self._learn(slot, received)
+            right += self._learn(slot, received) > 0
             try:
                 for results in received.places[: received.made[slot.row]]:
                     taker.take(results, slot.row)
@@ -445,6 +438,8 @@ class Batch:
             ended = ended or slot.over
             if job.ended:
                 job.finish()
+        if drafted and self._widths is not None:
+            self._widths.misses = 0 if 2 * right > len(slots) else self._widths.misses + 1
         if ended:
             self._free()
 
@@ -458,8 +453,8 @@ class Batch:
             job.launched += least - 1
             job.ahead -= width - 1 - (max(made, default=1) - least) if made else width - 1
 
-    def _learn(self, slot: Slot, received: Received) -> None:
-        """Note which drafts were right."""
+    def _learn(self, slot: Slot, received: Received) -> int:
+        """Note which drafts were right, and return how many."""
         agreement, width = slot.agreement, len(received.places)
         if received.drafts is not None:
             real, kinds, right = (numbers[slot.row] for numbers in received.drafts)
@@ -469,9 +464,10 @@ class Batch:
             right = received.made[slot.row] - 1 if width > 1 else int(first == agreement.drafts[0])
             agreement.drafts = ()
         else:
-            return
+            return 0
         agreement.learn(width, right)
         if width > 1:
             for text in slot.taker.texts:
                 text.drafted += min(width - 1, len(agreement.kinds))
                 text.accepted += right
+        return right

@@ -112,7 +112,7 @@ class RowSet:
         [self._squeezed] = squeezed = packed((torch.zeros(count, dtype=torch.bool, device=device),))
         self._squeezed_ring = Ring(squeezed, streams.copies)
         self._tops = TopTokens(count, self._vocabulary, device, streams.copies)
-        self.costs = Costs()
+        self.costs = Costs(device)
         self.slow_steps = SlowSteps()
         self.drafts: Drafts | None = None
         self.speculation: Speculation | None = None
@@ -311,16 +311,30 @@ class RowSet:
             The drafts of each row, and the kind of each draft. None on other devices: there drafting is a part of each
             step, and the host gets the number of drafts with the results of the step.
         """
-        drafts, speculation = self.drafts, self.speculation
-        if drafts is None or speculation is None or self.device.type != "cpu":
+        speculation = self.speculation
+        if speculation is None or self.drafts_in_steps:
             return None
         drafter = self._drafter
         made = []
         for row, text in rows:
             ahead = None if drafter is None else drafter.ahead(row, MOST)
             made.append(drafts_of(text, speculation, ahead))
-            drafts.write(row, int(text.tokens[-1]), made[-1][0])
         return made
+
+    def set_drafts(self, row: int, newest: int, drafts: Sequence[int]) -> None:
+        """On a CPU: let the next step, which is wide, read these drafts of a row."""
+        if self.drafts is not None:
+            self.drafts.write(row, newest, drafts)
+
+    @property
+    def drafts_in_steps(self) -> bool:
+        """Whether drafting is a part of each step; otherwise the host makes drafts between steps."""
+        return self.device.type != "cpu"
+
+    @property
+    def typed(self) -> bool:
+        """Whether a text has an output type that may force drafts."""
+        return self._drafter is not None
 
     @property
     def _drafter(self) -> Drafter | None:
@@ -361,7 +375,7 @@ class RowSet:
         """
         own, *others = self._rings(width, drafted)
         squeezed, top, drafts = (None if ring is None else ring.send() for ring in others)
-        return Sent(own.send(), squeezed, top, drafts, width)
+        return Sent(own.send(), squeezed, top, drafts, width, drafted)
 
     def _rings(self, width: int, drafted: bool) -> tuple[Ring, Ring | None, Ring | None, Ring | None]:
         """The rings on which a step's results come, in the order of `Sent`."""

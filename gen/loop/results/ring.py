@@ -58,6 +58,7 @@ class Sent:
 
     Attributes:
         width: how many places it had.
+        drafted: whether drafts were looked for.
         search: for a plain step, the results of the search; otherwise tokens, their log-probabilities, and whether the
             limit has changed them, each (rows, places), and how many of them count.
     """
@@ -67,6 +68,7 @@ class Sent:
     top: Ticket | None
     drafts: Ticket | None = None
     width: int = 1
+    drafted: bool = False
 
     def read(self, rows: int) -> Received:
         """The results of the first rows. Host sync: as for `Ring.read`."""

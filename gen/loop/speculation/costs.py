@@ -1,116 +1,80 @@
-"""How long steps take, by how many tokens of each row they read; measured while they run.
+"""How long steps take that read several tokens of each row, in plain steps of as many rows; measured while they run.
 
-Example: a plain step is recorded and takes 60 ms; unrecorded it took 64 ms. A step of 8 tokens has run twice,
-unrecorded, and took 110 ms. Recorded it will take about 103 ms. It counts as 106.5 ms, the mean of the time that it
-takes now and the time that it will take if it comes often.
-
-Other programs slow a machine for seconds, and some widths run seldom. So a wide step is compared with the plain steps
-shortly before it: if it took 160 ms while plain ones took 90 ms, it counts as 107 ms beside plain ones of 60 ms.
+Example: steps of 8 tokens are guessed to take 1.6 plain steps. The first one takes 110 ms, where plain steps take 50 ms
+on average: that is 2.2. From now on such a step counts as 1.72 plain steps, a fifth of the way from 1.6 to 2.2.
 """
 
 from collections import deque
-from collections.abc import Sequence, Set
-from itertools import islice
-from statistics import median, median_low
-from typing import NamedTuple
+from collections.abc import Iterable
+from time import perf_counter, thread_time
+
+import torch
 
 # a guess, in parts of what a step takes whatever it reads: what a wide step takes more, and what each token adds
 _WIDE, _TOKEN = 0.1, 0.12
-_KEPT, _FORGOTTEN = 5, 64  # how many times of a shape are kept, and after how many steps without it they are forgotten
-_NEAR, _COMPARED = 8, 3  # a wide step is compared with so many plain ones, if the last was at most so many steps ago
+_NEW = 0.2  # how much the newest time counts beside all earlier ones
+_MOST = 4.0  # a time counts as at most so many times what was expected: other programs may have stopped a step
 
-
-class Shape(NamedTuple):
-    """How many rows a step has, how many tokens of each row it reads, and whether it is a recorded step."""
-
-    rows: int
-    width: int
-    replayed: bool
-
-
-class _Time(NamedTuple):
-    """Seconds of a wide step, and of plain steps shortly before it, of one shape; None if there were none."""
-
-    seconds: float
-    plain: Shape | None
-    near: float
+Mark = float | torch.cuda.Event
 
 
 class Costs:
-    """The last times of steps, kept from call to call."""
+    """Running averages of the times of steps, kept from call to call.
 
-    def __init__(self) -> None:
-        self._plain: dict[Shape, deque[float]] = {}
-        self._wide: dict[Shape, deque[_Time]] = {}
-        self._last: dict[Shape, int] = {}
-        self._steps = 0
+    Args:
+        learns: whether anything is measured; otherwise all times are guesses.
+    """
 
-    def learn(self, shape: Shape, seconds: float) -> None:
-        """Note how long a step has taken."""
-        self._steps += 1
-        if not self._is_new(shape):
-            self._plain.pop(shape, None)
-            self._wide.pop(shape, None)
-        if shape.width == 1:
-            self._plain.setdefault(shape, deque(maxlen=_KEPT)).append(seconds)
-        else:
-            self._wide.setdefault(shape, deque(maxlen=_KEPT)).append(_Time(seconds, *self._near(shape.rows)))
-        self._last[shape] = self._steps
+    def __init__(self, device: torch.device, *, learns: bool = True) -> None:
+        self._on_cuda, self._learns = device.type == "cuda", learns
+        self._plain: dict[int, float] = {}  # seconds, by rows
+        self._wide: dict[tuple[int, int], float] = {}  # plain steps, by rows and width
+        self._marks: deque[tuple[Mark, Mark, int, int]] = deque()  # around steps, and their rows and widths
 
-    def of(self, count: int, widths: Sequence[int]) -> dict[int, float]:
-        """How many seconds steps of so many rows will take, by width: as measured, or estimated from other widths. If
-        nothing is measured, the numbers are in plain steps."""
-        recorded, unrecorded = (self._known(count, widths, replayed=replayed) for replayed in (True, False))
-        guessed = {width: (1 + (width > 1) * _WIDE + count * width * _TOKEN) / (1 + count * _TOKEN) for width in widths}
-        likely = _completed(unrecorded, widths, guessed)
-        if recorded:
-            likely = _completed(recorded, widths, likely)
-            now = {width: took for width, took in unrecorded.items() if width not in recorded}
-            likely |= {width: (took + likely[width]) / 2 for width, took in now.items()}
-        return likely | _between(likely, recorded.keys() | unrecorded.keys())
+    def mark(self) -> Mark | None:
+        """A mark of the present moment, on the device; None if nothing is measured. If only one thread computes, it is
+        the time of the thread's own clock, which other programs do not disturb."""
+        if not self._learns:
+            return None
+        if not self._on_cuda:
+            return thread_time() if torch.get_num_threads() == 1 else perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
 
-    def _is_new(self, shape: Shape, steps: int = _FORGOTTEN) -> bool:
-        return shape in self._last and self._steps - self._last[shape] <= steps
+    def note(self, begin: Mark | None, rows: int, width: int) -> None:
+        """Learn from a step that began at a mark and has just been launched. On CUDA its time is read when it is there:
+        the host does not wait for it."""
+        end = self.mark()
+        if begin is not None and end is not None:
+            self._marks.append((begin, end, rows, width))
+        while self._marks and _is_over(self._marks[0][1]):
+            begin, end, rows, width = self._marks.popleft()
+            self.learn(rows, width, _seconds_between(begin, end))
 
-    def _near(self, rows: int) -> tuple[Shape | None, float]:
-        """The shape and the seconds of the last plain steps of so many rows, if they were shortly before."""
-        shapes = [shape for shape in self._plain if shape.rows == rows and self._is_new(shape, _NEAR)]
-        if not shapes:
-            return None, 0.0
-        last = max(shapes, key=self._last.__getitem__)
-        return last, median(islice(reversed(self._plain[last]), _COMPARED))
+    def learn(self, rows: int, width: int, seconds: float) -> None:
+        """Learn how long a step has taken."""
+        plain = self._plain.get(rows, seconds)
+        if width == 1:
+            self._plain[rows] = plain + _NEW * (min(seconds, _MOST * plain) - plain)
+        elif rows in self._plain:
+            expected = self._of(rows, width)
+            self._wide[rows, width] = expected + _NEW * (min(seconds / plain, _MOST * expected) - expected)
 
-    def _known(self, count: int, widths: Sequence[int], *, replayed: bool) -> dict[int, float]:
-        """Seconds by width, of widths that have run lately. Of plain steps it is the least, because other programs only
-        slow steps down."""
-        shapes = [Shape(count, width, replayed) for width in widths]
-        return {
-            shape.width: min(self._plain[shape]) if shape.width == 1 else median_low(map(self._now, self._wide[shape]))
-            for shape in shapes
-            if self._is_new(shape)
-        }
+    def of(self, rows: int, widths: Iterable[int]) -> dict[int, float]:
+        """How many plain steps a step of so many rows takes, by width."""
+        return {width: self._of(rows, width) if width > 1 else 1.0 for width in widths}
 
-    def _now(self, time: _Time) -> float:
-        """What a wide step would take if nothing slowed it."""
-        return time.seconds if time.plain is None else time.seconds * min(self._plain[time.plain]) / time.near
+    def _of(self, rows: int, width: int) -> float:
+        guess = (1 + _WIDE + rows * width * _TOKEN) / (1 + rows * _TOKEN)
+        return self._wide.get((rows, width), guess)
 
 
-def _between(takes: dict[int, float], measured: Set[int]) -> dict[int, float]:
-    """The times of widths that have not been measured, where a narrower and a wider one have: on the line between these
-    if that is less, so that the width is tried."""
-    found = {}
-    for width in takes.keys() - measured:
-        narrower, wider = [one for one in measured if one < width], [one for one in measured if one > width]
-        if narrower and wider:
-            low, high = max(narrower), min(wider)
-            line = takes[low] + (takes[high] - takes[low]) * (width - low) / (high - low)
-            found[width] = min(takes[width], line)
-    return found
+def _is_over(mark: Mark) -> bool:
+    return isinstance(mark, float) or bool(mark.query())  # type: ignore[no-untyped-call]
 
 
-def _completed(known: dict[int, float], widths: Sequence[int], like: dict[int, float]) -> dict[int, float]:
-    """The times of all widths: known times, and estimates for the others, in the proportions of `like`."""
-    if not known:
-        return dict(like)
-    each = median(took / like[width] for width, took in known.items())
-    return {width: known.get(width, each * like[width]) for width in widths}
+def _seconds_between(begin: Mark, end: Mark) -> float:
+    if isinstance(begin, float) or isinstance(end, float):
+        return float(end) - float(begin)  # type: ignore[arg-type]
+    return float(begin.elapsed_time(end)) / 1000

@@ -60,7 +60,7 @@ class SoFar:
                 return typed
         if drafted:
             return []
-        tokens, count = found_before(self.tokens)
+        tokens, count = found_before(self.tokens, least=2 if ahead is None else 1)
         return [(token, min(count + place, LONGEST)) for place, token in enumerate(tokens)]
 
 
@@ -101,16 +101,19 @@ def _ends(ahead: Ahead, text: SoFar, drafts: Sequence[int], token: int) -> bool:
     return sign[:1] in _SIGNS or not ahead.allows(token)
 
 
-def found_before(text: Longs) -> tuple[list[int], int]:
+def found_before(text: Longs, least: int = 1) -> tuple[list[int], int]:
     """As `gen.loop.speculation.drafts.look_up`, for one text: `MOST` tokens, and how many last tokens were found.
 
-    If none was found, there are no tokens.
+    If fewer than `least` were found, there are no tokens.
     """
     last = len(text) - 1
     at, count = np.flatnonzero(text[:last] == text[last]), 1
-    if not at.size:
-        return [], 0
-    while count < NGRAM and (longer := at[(text[at - count] == text[last - count]) & (at >= count)]).size:
+    while at.size and count < NGRAM:
+        longer = at[(text[at - count] == text[last - count]) & (at >= count)]
+        if not longer.size:
+            break
         at, count = longer, count + 1
+    if not at.size or count < least:
+        return [], 0
     follow: list[int] = text[at[-1] + 1 : at[-1] + 1 + MOST].tolist()
     return (follow * MOST)[:MOST], count

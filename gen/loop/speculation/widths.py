@@ -30,6 +30,8 @@ _COMMON = 0.7  # the part of a step's time that any number of rows takes: it is 
 _NEW = 0.2  # how much the newest draft counts beside all earlier ones
 _told = WeakKeyDictionary[Model, set[str]]()
 _FEW = 8  # rows, which take little memory
+_LOOKS = 2  # steps in a row that find nothing: after each so many, one more step passes before drafts are looked for
+_SELDOM = 8  # at most so many steps pass
 
 
 class Agreement:
@@ -119,6 +121,7 @@ class Widths:
 
     Attributes:
         others_wait: whether other texts wait for rows: then each text that ends sooner saves as much as any other.
+        misses: how many plain steps there were in a row whose drafts were wrong, or that had none.
     """
 
     def __init__(self, speculation: Speculation, costs: Costs, *, fixed: bool) -> None:
@@ -126,6 +129,15 @@ class Widths:
         self._widths = tuple(width for width in WIDTHS if width < 2 * most or width <= 4)
         self._fixed, self._costs = fixed, costs
         self.others_wait = False
+        self.misses = self._rests = 0
+
+    def looks(self) -> bool:
+        """Whether drafts are looked for before the next step: seldom after many steps without a right one."""
+        if self._rests and not self._fixed:
+            self._rests -= 1
+            return False
+        self._rests = min(self.misses // _LOOKS, _SELDOM)
+        return True
 
     @property
     def widest(self) -> int:
