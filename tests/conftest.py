@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from gen.loop import pace
 from gen.loop.speculation.costs import Costs
 from gen.models.transformers.probing import probe_model
 from tests.helpers.probes import remembered
@@ -79,7 +78,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """`admit_tokens` binds where no row waits, too: prompts are read in parts there."""
-    monkeypatch.setattr(pace, "WHOLE", 1)
+    monkeypatch.setattr("gen.loop.batch.WHOLE", 1)
 
 
 @pytest.fixture

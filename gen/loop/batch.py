@@ -17,7 +17,7 @@ import torch
 from gen.errors import ResultError
 from gen.loop.jobs import Job, alike
 from gen.loop.memory import is_out_of_memory
-from gen.loop.pace import WHOLE, Pace
+from gen.loop.options import BESIDE_STEPS, WHOLE
 from gen.loop.prefixes.sharing import Prefixes
 from gen.loop.prefixes.tree import PrefixTree
 from gen.loop.replay.steps import Steps
@@ -69,7 +69,8 @@ class Batch:
         self._widths = widths_for(model, rows.rows, rows.search, speculate, self._costs, exact=step_rows > 1)
         rows.speculate(None if self._widths is None else self._widths.speculation)
         self._tells = step_rows == 1 and rows.rows.reads_places
-        self._pace = Pace(rows.device, admit_tokens)
+        self._admit_tokens = BESIDE_STEPS[rows.device.type] if admit_tokens is None else admit_tokens
+        self._hurries = admit_tokens is None  # whether running rows wait as short as possible
         self._steps = Steps(model, rows, replay=replay, cuda_graph=cuda_graph)
         self._waiting: deque[Job] = deque()
         self._reading: tuple[Job, int] | None = None  # a job whose prompt has only been read in part, and its row
@@ -118,16 +119,13 @@ class Batch:
         self._free()
         if not self._waiting and not self._reading and self._rows.rows.refillable:
             self._slots.move_down()
-        begin = self._pace.mark() if self._waiting or self._reading else None
         took_long = bool(self._live) and self._step()
         # prompts come after the step, so that a first token can be read before the second one is launched
         self._beside = bool(self._live)
         if not self._live:
-            self._admit(self._pace.tokens(waited_for=False))
-        elif begin is not None and not (took_long and self._pace.measures):
-            between = self._pace.mark()
-            if not self._pace.puts_off(begin, between) and (read := self._admit(self._pace.tokens(waited_for=True))):
-                self._pace.learn(begin, between, read)
+            self._admit(max(self._admit_tokens, WHOLE))
+        elif not (took_long and self._hurries):
+            self._admit(self._admit_tokens)
         if not self._live:
             self._catch_up(0)
 
@@ -176,13 +174,13 @@ class Batch:
         rows = {row for slot in self._live for row in range(slot.row, slot.row + slot.job.width)}
         self._rows.keep(rows, {slot.job.request for slot in self._live})
 
-    def _admit(self, most: int) -> int:
-        """Fill free rows, and read at most so many tokens, so that running rows do not wait long; how many are read."""
+    def _admit(self, most: int) -> None:
+        """Fill free rows, and read at most so many tokens, so that running rows do not wait long."""
         budget = most
         if not self._rows.rows.refillable:
             if self._waiting and not self._live:
                 self._fill_all()
-            return 0
+            return
         if self._reading is not None:
             budget -= self._read_on(*self._reading, budget)
         if not self._live and not self._sent:
@@ -203,7 +201,6 @@ class Batch:
             self._share(head)
             if head.left > budget and head.may_be_cut and not self._rows.rows.whole_prompts:
                 self._slots.at[first : first + head.rows] = [Slot(head, head.takers[0], first)] * head.rows
-                self._pace.begin()
                 budget -= self._read_on(self._waiting.popleft(), first, budget)
                 continue
             if head.left > budget < most:  # its prompt is read in one piece, as the first of another turn
@@ -220,7 +217,6 @@ class Batch:
                 self._waiting.extendleft(reversed(jobs))
                 break
             budget -= left
-        return most - budget
 
     def _look(self) -> None:
         """Check whether the model has changed, once for all requests that join in a turn."""
@@ -284,7 +280,7 @@ class Batch:
         each = jobs[0].rows
         coming = {row: jobs[(row - first) // each] for row in range(first, first + len(jobs) * each)}
         there = self._slots.make_room({row: (job, job.longest) for row, job in coming.items()})
-        return not there and self._beside and self._pace.measures
+        return not there and self._beside and self._hurries
 
     def _read_part(self, job: Job, row: int, end: int) -> None:
         """Read a prompt up to column `end`, which is before its last token."""

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
-from gen.loop.pace import WHOLE
 from gen.loop.speculation.settings import Speculate
+
+WHOLE = 4096  # tokens of prompts that are read at once if no row waits
+BESIDE_STEPS = {"cpu": 32, "cuda": 512}  # between two steps of rows that wait meanwhile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,11 +20,11 @@ class Options:
         max_batch_tokens: how many tokens rows may have room for together; None for what fits into free memory.
         rows: how many rows there may be; None for the device's usual number.
         fixed: whether the number of rows does not depend on free memory: it is `rows`, or as many as the requests need,
-            and if memory does not hold them, nothing more runs. So neither other uses of memory decide which rows run
-            together, nor a clock what a step reads.
+            and if memory does not hold them, nothing more runs. Nothing measured decides how requests run: no free
+            memory, no clock.
         keeps: whether finished texts are kept for later prompts, see `gen.loop.prefixes.tree`.
-        admit_tokens: how many tokens of prompts may be read between two steps of the running rows; None for as many as
-            are read in the time of a step.
+        admit_tokens: how many tokens of prompts may be read between two steps of the running rows; None for so few that
+            these wait as short as possible, `BESIDE_STEPS`.
         speculate: see `gen.generate`.
     """
 

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.loop import pace, runner
+from gen.loop import runner
 from gen.loop.jobs import Job
 from gen.loop.options import Options
-from gen.loop.pace import Pace
 from gen.loop.row_pool import RowPool
 from gen.loop.row_set import RowSet
 from gen.loop.run_all import run_all
@@ -279,33 +278,9 @@ def test_samples_and_beams_of_a_prompt_are_read_once(sampler: Sampler, admit_tok
     assert max(len(tokens) for _, tokens in model.filled()) == (min(admit_tokens, 9) if cut else 9)
 
 
-class Timed(Logged):
-    """Its steps and prompts take time on a simulated clock: a step 4 ms, reading 0.5 ms and 0.02 ms a token."""
-
-    now = 0.0
-
-    def new_rows(self, count: int, length: int) -> "TimedRows":
-        return TimedRows(self, count, length)
-
-
-class TimedRows(LoggedRows):
-    _logged: Timed
-
-    def fill(self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Any = ()) -> Tensor:
-        self._logged.now += 0.5 + 0.02 * sum(map(len, prompts))
-        return super().fill(rows, prompts, start, inputs)
-
-    def step(self, token_ids: Tensor, view: int) -> Tensor:
-        self._logged.now += 4.0
-        return super().step(token_ids, view)
-
-
 @pytest.mark.parametrize("samples", [1, 3])
-def test_reading_beside_rows_that_go_on_takes_about_as_long_as_a_step(
-    samples: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = Timed(lambda prompt: b"a" * 90 if len(prompt) < 5 else b"b")
-    monkeypatch.setattr(pace, "perf_counter", lambda: model.now)
+def test_beside_rows_that_go_on_32_tokens_are_read_between_two_steps(samples: int) -> None:
+    model = Logged(lambda prompt: b"a" * 90 if len(prompt) < 5 else b"b")
     running = new_jobs(model, [f"{number}" for number in range(29)])
     with Runner(model, running, Options(admit_tokens=None), rows=32) as runner:
         runner.advance()
@@ -314,13 +289,12 @@ def test_reading_beside_rows_that_go_on_takes_about_as_long_as_a_step(
         long += new_jobs(model, ["y" * 70] * 2)
         for job in long:
             runner.add(job)
-        gaps = []
+        read = []
         while not all(job.launched for job in long):
-            before = model.now
+            before = len(model.filled())
             runner.advance()
-            gaps.append((model.now - before) / 4.0)
-        assert max(gaps) <= 2.0
-        assert len(gaps) <= 14  # one when rows grow, three to measure reading, ten to read
+            read.append(sum(len(tokens) for _, tokens in model.filled()[before:]))
+        assert max(read) == 32 and read.count(0) <= 2  # nothing is read when rows grow
         while not runner.idle:
             runner.advance()
     assert texts(long[1:]) == ["b"] * 2
@@ -330,8 +304,7 @@ def test_reading_beside_rows_that_go_on_takes_about_as_long_as_a_step(
 
 def test_a_turn_in_which_rows_grow_for_a_prompt_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Growing takes about as long as a step; if no row waits, everything is done at once."""
-    model = Timed(lambda prompt: b"a" * 90 if len(prompt) < 5 else b"b")
-    monkeypatch.setattr(pace, "perf_counter", lambda: model.now)
+    model = Logged(lambda prompt: b"a" * 90 if len(prompt) < 5 else b"b")
     grown, lay_out = 0, RowSet.lay_out
 
     def counted(rows: RowSet, *args: Any) -> None:
@@ -341,8 +314,7 @@ def test_a_turn_in_which_rows_grow_for_a_prompt_reads_nothing(monkeypatch: pytes
 
     monkeypatch.setattr(RowSet, "lay_out", counted)
     with Runner(model, new_jobs(model, ["0"]), Options(admit_tokens=None), rows=8) as runner:
-        for _ in range(20):  # so that many tokens are read at once
-            runner.advance()
+        runner.advance()
         both, waiting = [], new_jobs(model, ["x" * 200, "y" * 300, "z" * 700])
         for job in waiting:
             runner.add(job)
@@ -355,43 +327,6 @@ def test_a_turn_in_which_rows_grow_for_a_prompt_reads_nothing(monkeypatch: pytes
         while not runner.idle:
             runner.advance()
     assert texts(waiting) == ["b"] * 3
-
-
-@pytest.mark.parametrize(
-    ("fixed", "each", "expected"),
-    [(0.5, 0.02, 112), (1.0, 0.5, 16), (20.0, 0.0, pace.WHOLE - 16), (6.0, 0.05, 48), (0.1, 0.001, 2896)],
-)
-def test_as_much_is_read_as_takes_less_than_a_step(
-    fixed: float, each: float, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A step takes 4 ms. If even the fewest tokens take long, more are read if they take little longer."""
-    now = 0.0
-    monkeypatch.setattr(pace, "perf_counter", lambda: now)
-    measured = Pace(torch.device("cpu"), None)
-    for _ in range(2):  # prompts
-        measured.begin()
-        for _ in range(40):
-            begin, now = now, now + 4.0
-            between, tokens = now, measured.tokens(waited_for=True)
-            now += fixed + each * tokens
-            measured.learn(begin, between, tokens)
-        assert measured.tokens(waited_for=True) == pytest.approx(expected, abs=16)
-        assert tokens % 16 == 0
-
-
-def test_nothing_is_read_after_a_step_that_took_long_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(pace, "perf_counter", lambda: now)
-    measured, put_off = Pace(torch.device("cpu"), None), []
-    for step in [4.0] * 6 + [6.0, 6.0, 4.0] + [6.0] * 9:  # in the end all steps take the same time
-        begin, now = now, now + step
-        between = now
-        put_off.append(measured.puts_off(begin, between))
-        if not put_off[-1]:
-            now += 2.0
-            measured.learn(begin, between, 16)
-    assert put_off == [False] * 6 + [True, False, False] + [True, False, False] + [False] * 6
-    assert not Pace(torch.device("cpu"), 64).puts_off(0.0, 100.0)
 
 
 def test_rows_that_cannot_be_refilled_are_filled_together_and_all_stepped_until_the_last_ends() -> None:

@@ -9,7 +9,7 @@ from gen.arguments import as_lists, check_flag, check_salt
 from gen.errors import ArgumentError, ModelError
 from gen.loop.cuda_streams import Streams
 from gen.loop.memory import is_out_of_memory
-from gen.loop.pace import WHOLE
+from gen.loop.options import WHOLE
 from gen.loop.prefixes.beginnings import common
 from gen.loop.prefixes.columns import Columns, load
 from gen.loop.prefixes.tree import PrefixTree, tree_of

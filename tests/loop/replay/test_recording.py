@@ -13,7 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gen.loop.replay.observing import CannotReplay
-from gen.loop.replay.recording import Replay, record, record_in_steps
+from gen.loop.replay.recording import Replay, record_in_steps
 from virtual_gpus import virtual_gpus
 
 

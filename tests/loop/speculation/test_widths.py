@@ -25,7 +25,6 @@ from gen.samplers import GreedySampler, beam_search, greedy
 from tests.helpers import byte_tokenizer, needs_kernels_that_agree, tiny_model
 from virtual_gpus import virtual_gpus
 
-
 marked = Costs.mark  # before `no_clock` replaces it
 
 
