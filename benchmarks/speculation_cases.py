@@ -164,16 +164,16 @@ class Difference:
 @contextmanager
 def any_widths(random: Random) -> Iterator[None]:
     """In the block, widths are drawn at random, whatever they cost."""
-    choose = Widths.choose
+    choose, looks = Widths.choose, Widths.looks
 
     def drawn(self: Widths, count: int, texts: object) -> int:
         return min(random.choice([1, 4, 8]), self.widest)
 
-    Widths.choose = drawn  # type: ignore[method-assign]
+    Widths.choose, Widths.looks = drawn, lambda self: True  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Widths.choose = choose  # type: ignore[method-assign]
+        Widths.choose, Widths.looks = choose, looks  # type: ignore[method-assign]
 
 
 def compare_case(model: Any, seed: int, *, longest: int = 30) -> tuple[list[Completion], list[Difference]]:

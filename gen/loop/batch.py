@@ -17,7 +17,7 @@ import torch
 from gen.errors import ResultError
 from gen.loop.jobs import Job, alike
 from gen.loop.memory import is_out_of_memory
-from gen.loop.options import BESIDE_STEPS, WHOLE
+from gen.loop.options import BESIDE_STEPS, WHOLE, Options
 from gen.loop.prefixes.sharing import Prefixes
 from gen.loop.prefixes.tree import PrefixTree
 from gen.loop.replay.steps import Steps
@@ -26,7 +26,6 @@ from gen.loop.results.ring import Received, Sent
 from gen.loop.row_set import RowSet
 from gen.loop.slots import Slot, Slots
 from gen.loop.speculation.costs import Costs
-from gen.loop.speculation.settings import Speculate
 from gen.loop.speculation.widths import tell, widths_for
 from gen.models.base import Model
 from gen.scoring.pairs import Pair
@@ -38,44 +37,35 @@ class Batch:
 
     Args:
         rows: a set of rows with nothing in it.
+        options: how requests are run.
         width: how many rows a search has; 1 if every row is a text.
         tokens: how many tokens all rows may have room for together; None for what memory allows.
-        step_rows, admit_tokens: see `gen.loop.options.Options`.
-        replay, cuda_graph: see `gen.loop.replay.steps.Steps`.
-        tree, keeps: see `gen.loop.prefixes.sharing.Prefixes`.
-        speculate: see `gen.generate`.
-        timed: whether steps may be measured to choose how many tokens the next ones read.
+        tree: see `gen.loop.prefixes.sharing.Prefixes`.
     """
 
     def __init__(
         self,
         model: Model,
         rows: RowSet,
+        options: Options,
         *,
         width: int = 1,
         tokens: int | None = None,
-        step_rows: int = 1,
-        admit_tokens: int | None = WHOLE,
-        replay: bool = True,
-        cuda_graph: bool = True,
         tree: PrefixTree | None = None,
-        keeps: bool = False,
-        speculate: Speculate = False,
-        timed: bool = True,
     ) -> None:
         self._model, self._rows = model, rows
-        self._costs = rows.costs if timed else Costs(rows.device, learns=False)
-        self._measures = timed
-        self._widths = widths_for(model, rows.rows, rows.search, speculate, self._costs, exact=step_rows > 1)
+        exact, self._measures = options.step_rows > 1, not options.fixed
+        self._costs = rows.costs if self._measures else Costs(rows.device, learns=False)
+        self._widths = widths_for(model, rows.rows, rows.search, options.speculate, self._costs, exact=exact)
         rows.speculate(None if self._widths is None else self._widths.speculation)
-        self._tells = step_rows == 1 and rows.rows.reads_places
-        self._admit_tokens = BESIDE_STEPS[rows.device.type] if admit_tokens is None else admit_tokens
-        self._hurries = admit_tokens is None  # whether running rows wait as short as possible
-        self._steps = Steps(model, rows, replay=replay, cuda_graph=cuda_graph)
+        self._tells = not exact and rows.rows.reads_places
+        self._hurries = options.admit_tokens is None  # whether running rows wait as short as possible
+        self._admit_tokens = options.admit_tokens or BESIDE_STEPS[rows.device.type]
+        self._steps = Steps(model, rows, replay=options.replay, cuda_graph=options.cuda_graph)
         self._waiting: deque[Job] = deque()
         self._reading: tuple[Job, int] | None = None  # a job whose prompt has only been read in part, and its row
-        self._slots = Slots(rows, width, tokens, step_rows)
-        self._prefixes = Prefixes(rows, tree, keeps=keeps, exact=step_rows > 1)
+        self._slots = Slots(rows, width, tokens, options.step_rows)
+        self._prefixes = Prefixes(rows, tree, keeps=options.keeps, exact=exact)
         self._deadline = inf  # the earliest deadline of all jobs
         self._looked = False  # whether this turn has checked if the model has changed
         self._beside = False  # whether running rows wait for the prompts that this turn reads
@@ -396,7 +386,7 @@ class Batch:
         widths = self._widths
         assert widths is not None  # tells mypy
         count, _ = self._slots.shape()
-        made = self._rows.draft((slot.row, slot.text_so_far) for slot in self._live)
+        made = self._rows.draft(((slot.row, slot.text_so_far) for slot in self._live), least=1 if widths.fixed else 2)
         for slot, (drafts, kinds) in zip(self._live, made or (), strict=made is not None):
             slot.agreement.drafts, slot.agreement.kinds = drafts, kinds
         for slot in self._live:
@@ -453,8 +443,8 @@ class Batch:
         """Note which drafts were right, and return how many."""
         agreement, width = slot.agreement, len(received.places)
         if received.drafts is not None:
-            real, kinds, right = (numbers[slot.row] for numbers in received.drafts)
-            agreement.kinds = kinds[:real]
+            real, kinds, agreed = (numbers[slot.row] for numbers in received.drafts)
+            agreement.kinds, right = kinds[:real], int(agreed)
         elif agreement.drafts:  # on a CPU
             first = received.places[0].search[0][slot.row][0]
             right = received.made[slot.row] - 1 if width > 1 else int(first == agreement.drafts[0])

@@ -302,11 +302,12 @@ class RowSet:
 
         return run
 
-    def draft(self, rows: Iterable[tuple[int, SoFar]]) -> list[tuple[list[int], list[int]]] | None:
+    def draft(self, rows: Iterable[tuple[int, SoFar]], *, least: int) -> list[tuple[list[int], list[int]]] | None:
         """On a CPU: make drafts for the next step of some rows, before its width is chosen.
 
         Args:
             rows: each with its text; only looked at on a CPU.
+            least: how many of the last tokens of a text without a type must stand before what is drafted.
         Returns:
             The drafts of each row, and the kind of each draft. None on other devices: there drafting is a part of each
             step, and the host gets the number of drafts with the results of the step.
@@ -318,7 +319,7 @@ class RowSet:
         made = []
         for row, text in rows:
             ahead = None if drafter is None else drafter.ahead(row, MOST)
-            made.append(drafts_of(text, speculation, ahead))
+            made.append(drafts_of(text, speculation, ahead, least if ahead is None else 1))
         return made
 
     def set_drafts(self, row: int, newest: int, drafts: Sequence[int]) -> None:

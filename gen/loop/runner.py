@@ -188,20 +188,8 @@ class Runner:
         return job
 
     def _new_batch(self, jobs: Sequence[Job]) -> Batch:
-        options = self._options
         batch = Batch(
-            self._model,
-            self._rows,
-            width=self._kind.width,
-            tokens=self._room(),
-            step_rows=options.step_rows,
-            admit_tokens=options.admit_tokens,
-            replay=options.replay,
-            cuda_graph=options.cuda_graph,
-            tree=self._pool.tree,
-            keeps=options.keeps,
-            speculate=options.speculate,
-            timed=not options.fixed,
+            self._model, self._rows, self._options, width=self._kind.width, tokens=self._room(), tree=self._pool.tree
         )
         for job in jobs:
             for part in job.split(self._model, self._rows.count):

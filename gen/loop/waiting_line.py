@@ -1,12 +1,18 @@
 """Which requests wait for a row of an engine, and which is next."""
 
-from collections import OrderedDict
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from gen.loop.feed import Feed
 from gen.models.base import Model
 
 PATIENCE = 60.0  # seconds after which a request is next, whatever its priority
+
+
+class _Place(NamedTuple):
+    model: Model
+    priority: int
+    since: float
 
 
 class WaitingLine:
@@ -15,38 +21,25 @@ class WaitingLine:
     """
 
     def __init__(self) -> None:
-        self._lines: dict[int, OrderedDict[Feed, tuple[Model, float, int]]] = {}  # by priority, none of them empty
-        self._priorities: dict[Feed, int] = {}
-        self._came = 0  # how many have come
+        self._places: dict[Feed, _Place] = {}  # in the order in which they came
 
     def __len__(self) -> int:
-        return len(self._priorities)
+        return len(self._places)
 
     def __iter__(self) -> Iterator[Feed]:
-        return iter(self._priorities)
+        return iter(self._places)
 
     def add(self, feed: Feed, model: Model, priority: int, now: float) -> None:
         """Let a request wait, from `now` on, in seconds of any clock."""
-        self._lines.setdefault(priority, OrderedDict())[feed] = model, now, self._came
-        self._priorities[feed] = priority
-        self._came += 1
+        self._places[feed] = _Place(model, priority, now)
 
     def pop(self, now: float) -> tuple[Feed, Model]:
         """Take the next request out of the line."""
-        heads = [(priority, next(iter(line.values()))) for priority, line in self._lines.items()]
-        patient = [(came, priority) for priority, (_, since, came) in heads if now - since >= PATIENCE]
-        priority = min(patient)[1] if patient else min(self._lines)
-        feed, (model, _, _) = next(iter(self._lines[priority].items()))
-        self.remove(feed)
-        return feed, model
+        feed, first = next(iter(self._places.items()))
+        if now - first.since < PATIENCE:  # nobody has waited longer
+            feed = min(self._places, key=lambda one: self._places[one].priority)  # the first among equals
+        return feed, self._places.pop(feed).model
 
     def remove(self, feed: Feed) -> bool:
         """Take a request out of the line; whether it was in it."""
-        priority = self._priorities.pop(feed, None)
-        if priority is None:
-            return False
-        line = self._lines[priority]
-        del line[feed]
-        if not line:
-            del self._lines[priority]
-        return True
+        return self._places.pop(feed, None) is not None

@@ -42,12 +42,13 @@ class SoFar:
         self.tokens = self._room[:end]
         return self
 
-    def found(self, ahead: Ahead | None, newest: int, *, drafted: bool) -> list[tuple[int, int]]:
+    def found(self, ahead: Ahead | None, newest: int, *, drafted: bool, least: int) -> list[tuple[int, int]]:
         """Tokens that may follow, and the kind of each.
 
         Args:
             newest: the token before them.
             drafted: whether this token is a draft.
+            least: see `drafts_of`.
         """
         if ahead is not None and (encode := ahead.encoder()) is not None:
             self._words = self._words or Words(self._prompt_ids, ahead, encode)
@@ -60,15 +61,18 @@ class SoFar:
                 return typed
         if drafted:
             return []
-        tokens, count = found_before(self.tokens, least=2 if ahead is None else 1)
+        tokens, count = found_before(self.tokens, least)
         return [(token, min(count + place, LONGEST)) for place, token in enumerate(tokens)]
 
 
-def drafts_of(text: SoFar, speculation: Speculation, ahead: Ahead | None) -> tuple[list[int], list[int]]:
+def drafts_of(
+    text: SoFar, speculation: Speculation, ahead: Ahead | None, least: int = 1
+) -> tuple[list[int], list[int]]:
     """Drafts for the next step of a text, and the kind of each.
 
     Args:
         ahead: goes ahead of the text under its type; None without a type.
+        least: how many of the last tokens must stand before what is drafted.
     """
     drafts, kinds = list[int](), list[int]()
     found = list[tuple[int, int]]()  # tokens that may follow, and their kinds
@@ -80,7 +84,7 @@ def drafts_of(text: SoFar, speculation: Speculation, ahead: Ahead | None) -> tup
         else:
             if speculation.prompt and not found and (not drafts or kinds[-1] == FORCED):
                 newest = drafts[-1] if drafts else int(text.tokens[-1])
-                found = text.found(ahead, newest, drafted=bool(drafts))
+                found = text.found(ahead, newest, drafted=bool(drafts), least=least)
             if found:
                 (token, kind), found = found[0], found[1:]
             may_end = guess is not None and guess.token >= 0 and kinds[-1:] != [FORCED]  # a part begins after FORCED

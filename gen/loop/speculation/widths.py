@@ -127,13 +127,13 @@ class Widths:
     def __init__(self, speculation: Speculation, costs: Costs, *, fixed: bool) -> None:
         self.speculation, most = speculation, speculation.most
         self._widths = tuple(width for width in WIDTHS if width < 2 * most or width <= 4)
-        self._fixed, self._costs = fixed, costs
+        self.fixed, self._costs = fixed, costs
         self.others_wait = False
         self.misses = self._rests = 0
 
     def looks(self) -> bool:
         """Whether drafts are looked for before the next step: seldom after many steps without a right one."""
-        if self._rests and not self._fixed:
+        if self._rests and not self.fixed:
             self._rests -= 1
             return False
         self._rests = min(self.misses // _LOOKS, _SELDOM)
@@ -155,7 +155,7 @@ class Widths:
         it is the width that makes the most tokens a second. Otherwise most of a step's time is only saved if the last
         text ends sooner; the text with the most tokens left is taken to be the last.
         """
-        if self._fixed:
+        if self.fixed:
             return self.widest
         if not any(text.kinds for text in texts):
             return 1

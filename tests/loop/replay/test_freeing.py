@@ -64,7 +64,7 @@ def fails_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_release_frees_the_rows(model: TransformersModel, whole: bool) -> None:
-    generate(model, new_tokens=28 if whole else 18)
+    generate(model, new_tokens=28 if whole else 15)
     tensors = recorded(model, whole=whole)
     assert alive(tensors) == len(tensors) > 0
     model.release()
@@ -76,7 +76,7 @@ def test_release_frees_the_rows(model: TransformersModel, whole: bool) -> None:
 def test_rows_are_freed_before_others_are_made(
     model: TransformersModel, next_call: str, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generate(model, texts=2, new_tokens=28 if whole else 18)  # 18: their last step makes a first part of the recording
+    generate(model, texts=2, new_tokens=28 if whole else 15)  # 15: their last two steps are watched
     tensors, seen, new_rows = recorded(model, whole=whole), list[int](), model.new_rows
 
     def noted(count: int, length: int) -> Any:
@@ -94,7 +94,7 @@ def test_rows_are_freed_before_others_are_made(
 
 
 def test_a_recording_that_is_not_complete_holds_nothing_that_is_given_up(model: TransformersModel) -> None:
-    generate(model, new_tokens=18)  # its last step makes the first part of the recording
+    generate(model, new_tokens=15)  # its last two steps make the first parts of the recording
     tensors = recorded(model, whole=False)
     generate(model, new_tokens=60)  # the rows grow
     assert alive(tensors) == 0

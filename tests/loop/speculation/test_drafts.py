@@ -149,7 +149,7 @@ def test_what_is_no_draft_does_not_count_though_it_is_what_is_chosen(monkeypatch
     }
     plain = gen.generate(model, "Once upon a time", speculate=False, **settings)
 
-    def padded(rows: RowSet, of: Iterable[tuple[int, Any]]) -> list[tuple[list[int], list[int]]]:
+    def padded(rows: RowSet, of: Iterable[tuple[int, Any]], *, least: int) -> list[tuple[list[int], list[int]]]:
         assert rows.drafts is not None and [row for row, _ in of] == [0]
         made = int(rows._generated[0]) + 1
         coming = plain.token_ids[made : made + MOST]

@@ -189,8 +189,7 @@ def test_steps_are_measured_as_they_run(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Costs, "mark", marked)  # as it is without `no_clock`
     model: Any = gen.load("demo")
     gen.generate(model, "ha ha ha ha", sampler=greedy(), max_new_tokens=20, eos_token_id=[])
-    takes = model.idle.take().costs.of(1, (1, 4, 8))
-    assert takes[1] == 1 and takes != made_costs().of(1, (1, 4, 8))
+    assert 0 < model.idle.take().costs._plain[1] < 1
 
 
 def test_where_nothing_is_measured_it_is_reckoned_what_a_step_costs_as_a_rule() -> None:
