@@ -89,7 +89,7 @@ class Typed:
         tokens, kinds = drafts_of(
             SoFar(tokenizer.encode_plain(prompt)).take(made),
             gen.Speculation(prompt=looks_up),
-            Ahead(arena, automaton, records),
+            Ahead(arena, automaton, records, lambda record, place: record),
         )
         states = [automaton.follow([*made, *tokens[: 1 + place]]) for place in range(len(tokens))]
         assert records.tolist()[1 : 1 + len(tokens)] == [arena.record(automaton, state) for state in states]
