@@ -106,6 +106,7 @@ def run_command(
             stop=[unescape(text) for text in asked.stop or ()],
             seed=asked.seed,
             chat=asked.chat,
+            thinking=asked.thinks,
             num_return_sequences=asked.num_return_sequences,
             top_logprobs=top_logprobs,
             shorten=asked.shorten,

@@ -144,7 +144,7 @@ def _read(asked: TextOptions) -> tuple[dict[str, Any], Any]:
     settings = {"stop": read_stops(asked.stop), "seed": asked.seed, "chat": asked.chat, "shorten": asked.shorten}
     speculate = read_speculate(asked.speculate)
     output_type = read_output_type(asked.schema, asked.regex, asked.choice)
-    return {"sampler": sampler, "speculate": speculate, **settings}, output_type
+    return {"sampler": sampler, "speculate": speculate, "thinking": asked.thinks, **settings}, output_type
 
 
 def _load(asked: TextOptions, device: str | None) -> Any:

@@ -88,6 +88,14 @@ MaxNewTokens = Annotated[
 Shorten = Annotated[
     bool, _option("Length", "Print values of an output type even if their limit has shaped them.", None, "--shorten")
 ]
+Thinking = Annotated[
+    str | None,
+    _option(
+        "Length",
+        "Let a model think before it answers a chat: on, off, or at most N tokens. If you give none: as it chooses.",
+        "N",
+    ),
+]
 MinNewTokens = Annotated[int | None, _option("Length", "Let no text end by itself before it has N tokens.", "N")]
 Stop = Annotated[
     list[str] | None,

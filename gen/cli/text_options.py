@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 
 from gen.cli import options
 from gen.cli.options import choose_sampler
+from gen.errors import ArgumentError
 
 _OF_SAMPLERS = (
     *("temperature", "top_k", "top_p", "min_p", "min_new_tokens", "repetition_penalty", "presence_penalty"),
@@ -27,6 +28,7 @@ class TextOptions:
     regex: options.Regex = None
     choice: options.Choice = None
     max_new_tokens: options.MaxNewTokens = None
+    thinking: options.Thinking = None
     shorten: options.Shorten = False
     min_new_tokens: options.MinNewTokens = None
     stop: options.Stop = None
@@ -42,6 +44,16 @@ class TextOptions:
     no_repeat_ngram_size: options.NoRepeatNgramSize = None
     bad_word: options.BadWord = None
     speculate: options.Speculate = "auto"
+
+    @property
+    def thinks(self) -> bool | int | None:
+        """The option --thinking, as `gen.generate` takes it."""
+        given = self.thinking
+        if given is None or given in ("on", "off"):
+            return None if given is None else given == "on"
+        if not given.isascii() or not given.isdigit():
+            raise ArgumentError(f"--thinking must be on, off or a number of tokens, got {given}")
+        return int(given)
 
     def choose_sampler(self, **more: Any) -> list[Any] | None:
         """See `gen.cli.options.choose_sampler`."""

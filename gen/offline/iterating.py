@@ -27,6 +27,7 @@ from gen.requests.processors import LogitsProcessor
 from gen.requests.prompts import Prompt
 from gen.requests.settings import Settings, Stops, Truncate
 from gen.samplers import Sampler
+from gen.tokens.thoughts import Thinking
 
 
 @explains_unknown(GENERATING)
@@ -44,6 +45,7 @@ def generate_iter(
     eos_token_id: int | Sequence[int] | None = None,
     chat: bool = False,
     chat_template_kwargs: Mapping[str, object] | None = None,
+    thinking: Thinking | Sequence[Thinking] = None,
     skip_special_tokens: bool | Sequence[str] = True,
     details: bool = False,
     num_return_sequences: int = 1,
@@ -67,7 +69,7 @@ def generate_iter(
             read before you have taken the results of earlier ones.
         output_type: one for all prompts.
         rows: how many run at once; None is as many as `gen.generate` runs on this device. Memory may allow fewer.
-        max_new_tokens: one for all prompts, or a list with one for each; so is `seed`.
+        max_new_tokens: one for all prompts, or a list with one for each; so are `seed` and `thinking`.
     Yields:
         (number, result): the number of the prompt, from 0, and what `gen.generate` returns for it, or the error that it
         would raise. They come in the order in which the texts end.
@@ -84,7 +86,7 @@ def generate_iter(
         max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
     rows = usual_rows(model) if rows is None else read_whole("rows", rows, minimum=1)
     constraint = None if output_type is None else compile(model, output_type)
-    limits, seeds = as_lists(max_new_tokens), as_lists(seed)
+    limits, seeds, thoughts = as_lists(max_new_tokens), as_lists(seed), as_lists(thinking)
 
     def read(number: int, prompt: Prompt) -> Call:
         settings = Settings(
@@ -96,6 +98,7 @@ def generate_iter(
             eos_token_id=eos_token_id,
             chat=chat,
             chat_template_kwargs=chat_template_kwargs,
+            thinking=_of_prompt("thinking", thoughts, number),
             skip_special_tokens=skip_special_tokens,
             logits_processors=logits_processors,
             top_logprobs=top_logprobs,

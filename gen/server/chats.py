@@ -10,6 +10,7 @@ from gen.server.errors import refused
 from gen.server.sampling import SamplingFields
 from gen.server.served import Asked
 from gen.server.tools import Tools
+from gen.tokens.thoughts import Thinking, marks_of
 from gen.tokens.tokenizers import Tokenizer
 
 
@@ -21,6 +22,7 @@ def asked_of_chat(
     tools: Tools | None,
     output_type: Any,
     template: Mapping[str, Any],
+    thinks: Thinking = None,
     cap: int | None,
     n: int = 1,
     top_logprobs: int | None = None,
@@ -30,7 +32,8 @@ def asked_of_chat(
     Args:
         output_type: the output type of the answer if no tool is called; None for a text.
         template: further arguments of the chat template.
-        cap: how many tokens the answer may have.
+        thinks: how much the model thinks, see `gen.generate`.
+        cap: how many tokens the thought and the answer may have.
     Raises:
         ApiError, ArgumentError: a field cannot be used, or two fields contradict each other.
     """
@@ -42,6 +45,7 @@ def asked_of_chat(
             output_type = tools.type
         elif tools.choice == "auto":
             output_type = replace(tools.type, answer=output_type)
+    arguments["thinking"] = thinking_by_template(model.tokenizer, given, thinks)
     arguments["chat_template_kwargs"] = given or None
     return Asked(
         prompts=[messages],
@@ -66,22 +70,38 @@ def clients_template(given: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(given or {})
 
 
-def thinking(tokenizer: Tokenizer, effort: str | None, field: str) -> dict[str, Any]:
-    """The arguments of the chat template that say how much the model thinks.
+_EFFORTS = {"none": False, "minimal": 256, "low": 1024, "medium": 4096}
+"""The most tokens of a thought, for the efforts of OpenAI's protocols; others leave it at the default."""
+
+
+def thinking(tokenizer: Tokenizer, effort: str | None, field: str) -> tuple[dict[str, Any], Thinking]:
+    """The arguments of the chat template that say how much the model thinks, and the same for `gen.generate`.
 
     Args:
         effort: as in OpenAI's protocols, "none" for no thought; None if the request says nothing.
         field: what errors call the field.
     Raises:
-        ApiError: the template has no such argument.
+        ApiError: the template marks no thoughts.
     """
-    template = tokenizer.template_for_tools
     if effort is None:
-        return {}
-    if re.search(r"\breasoning_effort\b", template):
-        return {"reasoning_effort": effort}
-    if re.search(r"\benable_thinking\b", template):
-        return {"enable_thinking": effort != "none"}
-    if effort == "none" and "<think>" not in template:
-        return {}
-    raise refused(f"{field}: this model's chat template cannot be told how much to think; leave it out.", field)
+        return {}, None
+    template = tokenizer.template_for_tools
+    if re.search(r"\breasoning_effort\b", template) and effort != "none":
+        return {"reasoning_effort": effort}, None
+    if marks_of(template) is None and re.search(r"\benable_thinking\b", template):
+        return {"enable_thinking": effort != "none"}, None
+    if effort != "none" and marks_of(template) is None:
+        raise refused(f"{field}: this model's chat template marks no thoughts; leave it out.", field)
+    return {}, _EFFORTS.get(effort, True)
+
+
+def thinking_by_template(tokenizer: Tokenizer, given: dict[str, Any], asked: Thinking) -> Thinking:
+    """How much the model thinks, if a client says so with the template's argument enable_thinking; it is taken out of
+    the arguments where the template has none of this name."""
+    on = given.get("enable_thinking")
+    if not isinstance(on, bool):
+        return asked
+    if not re.search(r"\benable_thinking\b", tokenizer.template_for_tools):
+        del given["enable_thinking"]
+        asked = asked or (True if on else None)
+    return False if not on else asked

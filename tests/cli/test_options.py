@@ -9,6 +9,7 @@ import gen
 import gen.server
 from gen.cli.options import choose_sampler, read_stops
 from gen.cli.serve_command import serve_command
+from gen.cli.text_options import TextOptions
 from gen.offline.described import made_sampler
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Penalties
 
@@ -124,3 +125,14 @@ def test_gen_serve_has_the_defaults_of_the_library() -> None:
     ]
     assert len(shared) > 15
     assert not [one for one in shared if one[1] != one[2]]
+
+
+@pytest.mark.parametrize(("given", "thinks"), [(None, None), ("on", True), ("off", False), ("0", 0), ("250", 250)])
+def test_the_option_thinking(given: Any, thinks: Any) -> None:
+    assert TextOptions(thinking=given).thinks is thinks or TextOptions(thinking=given).thinks == thinks
+
+
+@pytest.mark.parametrize("wrong", ["yes", "-3", "1.5", ""])
+def test_what_thinking_cannot_be(wrong: str) -> None:
+    with pytest.raises(gen.ArgumentError, match="--thinking must be on, off or a number"):
+        _ = TextOptions(thinking=wrong).thinks

@@ -203,6 +203,44 @@ def test_thoughts_are_told_apart_from_the_text(number: int, more: Any, thinker: 
     assert says(whole) == says(streamed) == wanted
 
 
+@pytest.mark.parametrize(
+    ("number", "more"),
+    [
+        (0, {"thinking_token_budget": 60, "structured_outputs": {"choice": ["Yes.", "No."]}}),
+        (0, {"chat_template_kwargs": {"enable_thinking": True}, "structured_outputs": {"regex": "[a-zA-Z.]+"}}),
+        (1, {"reasoning": {"effort": "high"}, "text": {"format": {"type": "text"}}}),
+        (2, {"thinking": {"type": "enabled", "budget_tokens": 70}}),
+    ],
+)
+def test_a_thought_comes_before_answers_of_types_and_is_counted(number: int, more: Any, thinker: Client) -> None:
+    path, says, fields = PROTOCOLS[number]
+    asked = {name: value for name, value in fields.items() if name != "tools"} | more
+    whole, streamed = thinker.posts([(path, asked), (path, {**asked, "stream": True})])
+    wanted = {"text": "Yes.", "thought": "hm, wet?", "calls": [], "end": ENDS["text"][number]}
+    assert says(whole) == says(streamed) == wanted
+    used = whole.json["usage"]
+    details = used.get("completion_tokens_details") or used.get("output_tokens_details")
+    if details:
+        assert details["reasoning_tokens"] == len("hm, wet?</think>\n\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "more"),
+    [
+        (0, {"reasoning_effort": "none"}),
+        (0, {"thinking_token_budget": 0}),
+        (0, {"chat_template_kwargs": {"enable_thinking": False}}),
+        (1, {"reasoning": {"effort": "none"}}),
+        (2, {"thinking": {"type": "disabled"}}),
+    ],
+)
+def test_clients_may_want_no_thought(number: int, more: Any, thinker: Client) -> None:
+    path, says, fields = PROTOCOLS[number]
+    asked = {name: value for name, value in fields.items() if name != "tools"} | more
+    told = says(thinker.post(path, asked))
+    assert (told["text"], told["thought"]) == ("hm, wet?</think>\n\nYes.", "")  # all that it writes is its answer
+
+
 def test_a_thought_that_is_sent_back_is_read_under_either_name() -> None:
     model = ScriptedModel("x")
     model.tokenizer.use_chat_template("{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}{% endfor %}")
@@ -302,7 +340,7 @@ def test_messages_go_on_with_the_assistants_last_one_and_stop_at_sequences(demo:
         (RESPONSES, {"input": []}, "at least one"),
         (RESPONSES, {"input": "Hi", "text": {"verbosity": "low"}}, "text"),
         (RESPONSES, {"input": "Hi", "tools": [{"type": "web_search"}]}, "web_search"),
-        (RESPONSES, {"input": "Hi", "reasoning": {"effort": "high"}}, "how much to think"),
+        (RESPONSES, {"input": "Hi", "reasoning": {"effort": "high"}}, "marks no thoughts"),
         (RESPONSES, {"input": "Hi", "chat_template_kwargs": {"tools": [TOOL]}}, "cannot have tools"),
         (CHAT, {"messages": HELLO, "tools": [{"type": "custom", "custom": {}}]}, "custom"),
         (CHAT, {"messages": HELLO, "tool_choice": "required"}, "no tools"),

@@ -314,3 +314,12 @@ def test_an_answer_on_the_host_engine_may_come_after_a_thought(form: str) -> Non
         assert made.token_ids[:count] == free.token_ids[:count]
         both = gen.generate(drawing, ["yy", "x"], nested, **given, logits_processors=nudged, max_new_tokens=200)
         assert both[1].token_ids == made.token_ids
+
+
+def test_prompts_one_by_one_may_each_think() -> None:
+    model = tiny("Qwen3")
+    given: dict[str, Any] = {"chat": True, "seed": 3, "details": True, "shorten": True}
+    bounds: Sequence[Any] = [None, False, 20]
+    for number, made in gen.generate_iter(model, ["x"] * 3, City, thinking=bounds, rows=2, **given):
+        assert isinstance(made, gen.Completion)
+        assert made.token_ids == gen.generate(model, "x", City, thinking=bounds[number], **given).token_ids

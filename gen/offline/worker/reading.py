@@ -110,7 +110,9 @@ def result_of(row: Row, completions: Sequence[Completion], *, several: bool, typ
     told = [_told(completion, typed) for completion in completions]
     if several:
         names = {"text": "texts", "value": "values", "finish_reason": "finish_reasons", "top_logprobs": "top_logprobs"}
-        result |= {plural: [one[name] for one in told] for name, plural in names.items() if name in told[0]}
+        names["reasoning"] = "reasonings"
+        known = {name for one in told for name in one}
+        result |= {plural: [one.get(name) for one in told] for name, plural in names.items() if name in known}
     else:
         result |= told[0]
     result |= {"tokens": sum(len(one.token_ids) for one in completions), "seed": completions[0].seed}
@@ -124,6 +126,8 @@ def _told(completion: Completion, typed: bool) -> Result:
 
         told["value"] = to_jsonable_python(completion.value, inf_nan_mode="null")
     told["finish_reason"] = completion.finish_reason
+    if completion.reasoning is not None:
+        told["reasoning"] = completion.reasoning
     if completion.top_logprobs is not None:
         told["top_logprobs"] = [asdict(one) for one in completion.top_logprobs]
     return told

@@ -17,6 +17,7 @@ from gen.server.served import Asked
 from gen.server.texts import Ended
 from gen.server.tools import calls_of, read_tools
 from gen.server.usage import usage_of
+from gen.tokens.thoughts import Thinking
 from gen.tokens.tokenizers import Tokenizer
 
 FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
@@ -54,6 +55,7 @@ class ChatBody(SamplingFields):
     tool_choice: Any = None
     parallel_tool_calls: bool = True
     reasoning_effort: str | None = None
+    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None
     stream_options: StreamOptions | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
@@ -79,6 +81,7 @@ def read_chat(model: Model, body: ChatBody, most_kb: float) -> tuple[Asked, str]
     if body.top_logprobs is not None and not body.logprobs:
         raise refused("top_logprobs need logprobs=true; give both.", "top_logprobs")
     messages = read_messages(body.messages)
+    template, thinks = _template_arguments(model, body, messages)
     tools = read_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls, most_kb=most_kb)
     asked = asked_of_chat(
         model,
@@ -86,7 +89,8 @@ def read_chat(model: Model, body: ChatBody, most_kb: float) -> tuple[Asked, str]
         messages,
         tools=tools,
         output_type=_output_type(body, most_kb),
-        template=_template_arguments(model, body, messages),
+        template=template,
+        thinks=body.thinking_token_budget if body.thinking_token_budget is not None else thinks,
         cap=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         n=body.n,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
@@ -149,12 +153,13 @@ def thought(reasoning: str) -> dict[str, Any]:
     return {"reasoning_content": reasoning, "reasoning": reasoning} if reasoning else {}
 
 
-def _template_arguments(model: Model, body: ChatBody, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _template_arguments(
+    model: Model, body: ChatBody, messages: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], Thinking]:
     begin = body.add_generation_prompt if body.add_generation_prompt is not None else not body.continue_final_message
-    thoughts = thinking(model.tokenizer, body.reasoning_effort, "reasoning_effort")
-    return (
-        thoughts | clients_template(body.chat_template_kwargs) | turn_of(messages, begin, body.continue_final_message)
-    )
+    thoughts, thinks = thinking(model.tokenizer, body.reasoning_effort, "reasoning_effort")
+    turn = turn_of(messages, begin, body.continue_final_message)
+    return thoughts | clients_template(body.chat_template_kwargs) | turn, thinks
 
 
 def _output_type(body: ChatBody, most_kb: float) -> Any:

@@ -18,6 +18,7 @@ from gen.server.texts import Ended
 from gen.server.tools import calls_of, new_id, read_tools
 from gen.server.usage import cached_tokens
 from gen.server.writing import Asking, event
+from gen.tokens.thoughts import Thinking
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -95,18 +96,25 @@ def _read(served: Served, body: MessagesBody) -> Asked:
             most_kb=most_kb,
         ),
         output_type=type_of_format(form, field, most_kb),
-        template=_thinking(served, body.thinking),
+        template={},
+        thinks=_thinking(served, body.thinking),
         cap=body.max_tokens,
     )
 
 
-def _thinking(served: Served, given: Mapping[str, Any] | None) -> dict[str, Any]:
+def _thinking(served: Served, given: Mapping[str, Any] | None) -> Thinking:
     kind = None if given is None else given.get("type")
     if kind not in (None, "enabled", "disabled", "adaptive"):
         raise refused(f"thinking: the types are enabled, adaptive and disabled, got {show(kind)}", "thinking")
-    if kind in (None, "adaptive"):
-        return {}
-    return thinking(served.model.tokenizer, "none" if kind == "disabled" else "medium", "thinking")
+    if given is None or kind in (None, "adaptive"):
+        return None
+    _, thinks = thinking(served.model.tokenizer, "none" if kind == "disabled" else "high", "thinking")
+    budget = given.get("budget_tokens") if kind == "enabled" else None
+    if budget is None:
+        return thinks
+    if not isinstance(budget, int) or isinstance(budget, bool) or budget < 1:
+        raise refused(f"thinking.budget_tokens must be a whole number, at least 1, got {show(budget)}", "thinking")
+    return budget
 
 
 def _tool(tool: Any) -> Any:

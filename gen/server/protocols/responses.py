@@ -90,13 +90,15 @@ def respond(served: Served, body: ResponsesBody) -> Asking:
     messages = read_input(body.input, body.instructions)
     if messages[-1]["role"] == "assistant":  # an answer is a new message
         template |= {"add_generation_prompt": True, "continue_final_message": False}
+    thoughts, thinks = thinking(served.model.tokenizer, effort, "reasoning")
     asked = asked_of_chat(
         served.model,
         body,
         messages,
         tools=read_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls, most_kb=most_kb),
         output_type=None if body.text is None else type_of_format(body.text.format, "text.format", most_kb),
-        template=thinking(served.model.tokenizer, effort, "reasoning") | template,
+        template=thoughts | template,
+        thinks=thinks,
         cap=body.max_output_tokens,
         top_logprobs=(body.top_logprobs or 0) if with_logprobs else None,
     )
