@@ -47,6 +47,16 @@ def messages_of(prompt: Prompt) -> list[Message]:
     return messages if len(messages) == len(prompt) else []
 
 
+def begun_message(prompt: Prompt, template_kwargs: Mapping[str, object] | None) -> str:
+    """What the assistant's message has that a text continues; "" where it begins a message."""
+    last = next(reversed(messages_of(prompt)), {})
+    goes_on = last.get("role") == "assistant" and (template_kwargs or {}).get("continue_final_message", True)
+    content = last.get("content") if goes_on else None
+    if isinstance(content, list | tuple):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return content if isinstance(content, str) else ""
+
+
 def read_prompt(
     model: Model,
     prompt: Prompt,

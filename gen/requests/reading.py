@@ -1,7 +1,7 @@
 """Checks a call's arguments and makes one request for each prompt, with its sampler, limit, seeds and constraint, for
 whose whole text there must be room."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -15,7 +15,7 @@ from gen.constraints.tables.vocabulary import vocabulary_of
 from gen.errors import ArgumentError, ConstraintError, ContextError, GenError, check_number
 from gen.models.base import Inputs, Model
 from gen.requests.processors import read_processors
-from gen.requests.prompts import Prompt, cut_left, messages_of, no_room, read_one_prompt, vocabulary
+from gen.requests.prompts import Prompt, begun_message, cut_left, messages_of, no_room, read_one_prompt, vocabulary
 from gen.requests.request import Bound, Request, Thinking
 from gen.requests.settings import Settings, check_truncate, read_stops_of_each
 from gen.runtime.isolation import isolated
@@ -119,7 +119,7 @@ def read_requests(
         if is_chat:
             template_kwargs = settings.chat_template_kwargs
             thoughts, token_ids = marks_of_chat(
-                model.tokenizer, template_kwargs, token_ids, _begun(prompt, template_kwargs), thinks
+                model.tokenizer, template_kwargs, token_ids, begun_message(prompt, template_kwargs), thinks
             )
         if thinks is True and thoughts is None:
             raise ArgumentError(
@@ -203,16 +203,6 @@ def read_requests(
 
 def _is_chat(prompt: Prompt, settings: Settings) -> bool:
     return bool(messages_of(prompt)) or (settings.chat and isinstance(prompt, str))
-
-
-def _begun(prompt: Prompt, template_kwargs: Mapping[str, object] | None) -> str:
-    """What the assistant's message has that a text continues; "" where it begins a message."""
-    last = next(reversed(messages_of(prompt)), {})
-    goes_on = last.get("role") == "assistant" and (template_kwargs or {}).get("continue_final_message", True)
-    content = last.get("content") if goes_on else None
-    if isinstance(content, list | tuple):
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
-    return content if isinstance(content, str) else ""
 
 
 def _check_thinks(number: int, thinks: Thinks, is_chat: bool, sampler: Sampler, has_type: bool) -> Thinks:

@@ -5,7 +5,7 @@ Example: a tokenizer writes "He do" as the tokens "He" and " do", and "He don't"
 text, cut where the prompt's own tokens end to be among them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,8 @@ from gen.arguments import as_lists, check_text, is_whole, read_token_ids
 from gen.errors import ArgumentError, show
 from gen.loop.prefixes.beginnings import common
 from gen.models.base import Model
-from gen.requests.prompts import Prompt, read_one_prompt, text_of, vocabulary
+from gen.requests.prompts import Prompt, begun_message, messages_of, read_one_prompt, text_of, vocabulary
+from gen.tokens.thoughts import marks_of_chat, switched
 from gen.tokens.tokenizers import Tokenizer
 
 Continuation = str | Sequence[int]
@@ -46,6 +47,7 @@ def read_pairs(
     continuations: Sequence[Continuation] | None,
     *,
     chat: bool,
+    template_kwargs: Mapping[str, object] | None = None,
     name: str = "continuation",
     one_cut: bool = False,
 ) -> list[Pair]:
@@ -53,19 +55,30 @@ def read_pairs(
 
     Args:
         number: the prompt's number, for errors.
+        template_kwargs: further arguments of the chat template. A chat whose template marks thoughts gets one that is
+            closed at once, before its continuations.
         name: what errors call a continuation.
         one_cut: whether all pairs have the same context: the shortest one.
     Raises:
         ArgumentError: something is neither a text nor token ids, has no tokens, or is longer than the model's context;
             a prompt has images; or a continuation changes all of the prompt's tokens, and there is no bos token.
     """
+    is_chat, kwargs = bool(messages_of(prompt)) or (chat and isinstance(prompt, str)), template_kwargs
     try:
-        context, inputs = read_one_prompt(model, number, prompt, (), chat=chat, template_kwargs=None)
+        if is_chat and continuations is not None:
+            kwargs = switched(model.tokenizer, kwargs, False)
+        context, inputs = read_one_prompt(model, number, prompt, (), chat=chat, template_kwargs=kwargs)
     except ArgumentError as error:
         raise ArgumentError(f"prompt {number}: {error}") from error
     if inputs:
         raise ArgumentError(f"prompt {number} has images; scores are of texts alone.")
-    text, encode = text_of(model.tokenizer, prompt, chat=chat) or (None, model.tokenizer.encode_plain)
+    written = text_of(model.tokenizer, prompt, chat=chat, template_kwargs=kwargs)
+    text, encode = written or (None, model.tokenizer.encode_plain)
+    if is_chat and text is not None and continuations is not None:
+        _, closed = marks_of_chat(model.tokenizer, kwargs, context, begun_message(prompt, kwargs), False)
+        if more := closed[len(context) :]:
+            text += model.tokenizer.decode(more, shown=model.tokenizer.special_tokens.keys())
+            context = encode(text)
     if continuations is None:
         if len(context) < 2:
             raise ArgumentError(f"prompt {number} has one token, and none after it to score; give a longer text.")

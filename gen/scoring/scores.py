@@ -1,6 +1,6 @@
 """`score` and `classify`: how likely given texts are to a model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, overload
 
@@ -8,12 +8,20 @@ import torch
 
 from gen.arguments import as_lists, check_flag, is_whole, read_whole
 from gen.errors import ArgumentError, show
+from gen.loop.jobs import new_job
+from gen.loop.options import Options
+from gen.loop.run_all import run_all
 from gen.models.base import Model
 from gen.models.checks import check_model
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts, vocabulary
+from gen.requests.reading import constrained, read_requests
+from gen.requests.settings import Settings
 from gen.runtime.isolation import isolated
+from gen.samplers import Sampler
+from gen.samplers.base import read_sampler
 from gen.scoring.pairs import Pair, read_pairs, refuse_equal
 from gen.scoring.scorer import Score, Scorer
+from gen.tokens.thoughts import Thinking
 
 
 @overload
@@ -24,6 +32,7 @@ def score(
     *,
     top_logprobs: int | None = ...,
     chat: bool = ...,
+    chat_template_kwargs: Mapping[str, object] | None = ...,
     max_batch_tokens: int | None = ...,
 ) -> Score: ...
 @overload
@@ -34,6 +43,7 @@ def score(
     *,
     top_logprobs: int | None = ...,
     chat: bool = ...,
+    chat_template_kwargs: Mapping[str, object] | None = ...,
     max_batch_tokens: int | None = ...,
 ) -> list[Score]: ...
 @overload
@@ -44,6 +54,7 @@ def score(
     *,
     top_logprobs: int | None = ...,
     chat: bool = ...,
+    chat_template_kwargs: Mapping[str, object] | None = ...,
     max_batch_tokens: int | None = ...,
 ) -> list[Score]: ...
 @overload
@@ -54,6 +65,7 @@ def score(
     *,
     top_logprobs: int | None = ...,
     chat: bool = ...,
+    chat_template_kwargs: Mapping[str, object] | None = ...,
     max_batch_tokens: int | None = ...,
 ) -> list[list[Score]]: ...
 @isolated
@@ -64,6 +76,7 @@ def score(
     *,
     top_logprobs: int | None = None,
     chat: bool = False,
+    chat_template_kwargs: Mapping[str, object] | None = None,
     max_batch_tokens: int | None = None,
 ) -> Score | list[Score] | list[list[Score]]:
     """Say how likely texts are to a model, token by token. Nothing is drawn, and no sampler takes part.
@@ -79,7 +92,9 @@ def score(
             `Score.start` says where. Token ids stay as they are.
         top_logprobs: how many of the likeliest tokens to give for each place.
         chat: apply the chat template to prompts that are texts; a continuation is then the assistant's text, without
-            special tokens and without an eos. The same holds for prompts that are messages.
+            special tokens and without an eos. The same holds for prompts that are messages. Where the template marks
+            thoughts, the thought is closed at once, before the continuation, as with thinking=False of `gen.generate`.
+        chat_template_kwargs: further arguments of the chat template, as for `gen.generate`.
         max_batch_tokens: how many tokens the rows of a batch may have room for together.
     Returns:
         A `Score`, or lists of scores, see `continuations`. A score does not depend on what else is scored, except for
@@ -97,7 +112,14 @@ def score(
     wanted = _read_continuations(len(given), continuations) if batch else [as_lists(continuations)]
     lists = [several if _are_several(several) else [several] for several in wanted]
     pairs = [
-        read_pairs(model, number, prompt, None if several == [None] else several, chat=chat)
+        read_pairs(
+            model,
+            number,
+            prompt,
+            None if several == [None] else several,
+            chat=chat,
+            template_kwargs=chat_template_kwargs,
+        )
         for number, (prompt, several) in enumerate(zip(given, lists, strict=True))
     ]
     scores = iter(_run(model, list(chain.from_iterable(pairs)), top, max_batch_tokens))
@@ -113,6 +135,10 @@ def classify(
     options: Sequence[str],
     *,
     chat: bool = ...,
+    chat_template_kwargs: Mapping[str, object] | None = ...,
+    thinking: Thinking = ...,
+    sampler: Sampler | None = ...,
+    seed: int | None = ...,
     normalise: Literal["none", "tokens"] = ...,
     max_batch_tokens: int | None = ...,
 ) -> dict[str, float]: ...
@@ -123,6 +149,10 @@ def classify(
     options: Sequence[str],
     *,
     chat: bool = ...,
+    chat_template_kwargs: Mapping[str, object] | None = ...,
+    thinking: Thinking = ...,
+    sampler: Sampler | None = ...,
+    seed: int | None = ...,
     normalise: Literal["none", "tokens"] = ...,
     max_batch_tokens: int | None = ...,
 ) -> list[dict[str, float]]: ...
@@ -133,6 +163,10 @@ def classify(
     options: Sequence[str],
     *,
     chat: bool = False,
+    chat_template_kwargs: Mapping[str, object] | None = None,
+    thinking: Thinking = None,
+    sampler: Sampler | None = None,
+    seed: int | None = None,
     normalise: Literal["none", "tokens"] = "none",
     max_batch_tokens: int | None = None,
 ) -> dict[str, float] | list[dict[str, float]]:
@@ -147,7 +181,11 @@ def classify(
         model: from `gen.load` or another loader.
         prompt: as in `gen.score`; a list of prompts gives a list.
         options: texts, at least one, no two with the same tokens. A text that goes on after a word begins with a space.
-        chat: as in `gen.score`.
+        chat, chat_template_kwargs: as in `gen.score`.
+        thinking: how much the model thinks about a chat before its options are compared, where the template marks
+            thoughts. None and False close the thought at once; with True or a number the model writes one, as for
+            `gen.generate`, and the options come after it.
+        sampler, seed: how the thought is drawn, as for `gen.generate`.
         normalise: "none" compares the options' probabilities; "tokens" compares the means of their tokens'
             log-probabilities, so that a long option is not unlikely because it is long.
         max_batch_tokens: as in `gen.score`.
@@ -165,9 +203,30 @@ def classify(
         if not isinstance(option, str) or not option:
             raise ArgumentError(f"an option must be a text that is not empty, got {show(option)}")
     given, batch = _read_prompts(model, prompt, chat=chat)
+    if thinking:
+        settings = Settings(
+            sampler=sampler,
+            seed=seed,
+            chat=chat,
+            chat_template_kwargs=chat_template_kwargs,
+            thinking=thinking,
+            max_new_tokens=1,
+        )
+        given, chat, chat_template_kwargs = _thought_about(model, given, settings, max_batch_tokens), False, None
     pairs = []
     for number, one in enumerate(given):
-        pairs.append(read_pairs(model, number, one, options, chat=chat, name="option", one_cut=True))
+        pairs.append(
+            read_pairs(
+                model,
+                number,
+                one,
+                options,
+                chat=chat,
+                template_kwargs=chat_template_kwargs,
+                name="option",
+                one_cut=True,
+            )
+        )
         refuse_equal(pairs[-1])
     scores = iter(_run(model, list(chain.from_iterable(pairs)), None, max_batch_tokens))
     found = []
@@ -176,6 +235,22 @@ def classify(
         logits = [score.sum / (len(score.token_ids) if normalise == "tokens" else 1) for score in each]
         found.append(dict(zip(options, torch.tensor(logits, dtype=torch.float64).softmax(0).tolist(), strict=True)))
     return found if batch else found[0]
+
+
+def _thought_about(
+    model: Model, prompts: Sequence[Prompt], settings: Settings, max_batch_tokens: int | None
+) -> list[Prompt]:
+    """Chats with a thought of the model, as token ids."""
+    sampler = model.recommended_sampler if settings.sampler is None else read_sampler(settings.sampler)
+    if sampler.samples != 1:
+        raise ArgumentError(f"classify takes one thought of each prompt, the sampler makes {sampler.samples}.")
+    requests = read_requests(model, prompts, settings, [sampler] * len(prompts), [()] * len(prompts))
+    jobs = [new_job(model, constrained(model, request, None, max_batch_tokens)) for request in requests]
+    run_all(model, jobs, Options(max_batch_tokens=max_batch_tokens))
+    made = [job.completions()[0] for job in jobs]
+    return [
+        [*job.request.prompt_ids, *one.token_ids[: one.reasoning_tokens]] for job, one in zip(jobs, made, strict=True)
+    ]
 
 
 def _run(model: Model, pairs: Sequence[Pair], top: int | None, max_batch_tokens: int | None) -> list[Score]:

@@ -323,3 +323,31 @@ def test_prompts_one_by_one_may_each_think() -> None:
     for number, made in gen.generate_iter(model, ["x"] * 3, City, thinking=bounds, rows=2, **given):
         assert isinstance(made, gen.Completion)
         assert made.token_ids == gen.generate(model, "x", City, thinking=bounds[number], **given).token_ids
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_scores_and_options_come_after_a_thought_that_is_closed(form: str) -> None:
+    model, chat = tiny(form), [{"role": "user", "content": "x"}]
+    ids = gen.stream(model, chat, thinking=False).prompt_token_ids
+    options = ["Rome", "Oslo"]
+    assert gen.classify(model, chat, options) == gen.classify(model, "x", options, chat=True)
+    for found, wanted in ((gen.classify(model, chat, options), gen.classify(model, [*ids], options)),):
+        assert found == pytest.approx(wanted, abs=1e-6)
+    scored, plain = gen.score(model, chat, "Rome"), gen.score(model, [*ids], "Rome")
+    assert scored.logprobs == pytest.approx(plain.logprobs, abs=1e-4)
+
+
+def test_options_may_be_compared_after_a_thought_that_is_written() -> None:
+    model, options = tiny("Qwen3"), ["Rome", "Oslo"]
+    prompts = ["x", "What is it?"]
+    thought: dict[str, Any] = {"chat": True, "thinking": 12, "sampler": multinomial(), "seed": 4}
+    found = gen.classify(model, prompts, options, **thought)
+    for prompt, one in zip(prompts, found, strict=True):
+        stream = gen.stream(model, prompt, **thought, max_new_tokens=1)
+        "".join(stream)
+        made = stream.completion()
+        before = [*stream.prompt_token_ids, *made.token_ids[: made.reasoning_tokens]]
+        assert one == pytest.approx(gen.classify(model, before, options), abs=1e-6)
+        assert one != pytest.approx(gen.classify(model, prompt, options, chat=True), abs=1e-3)
+    with pytest.raises(gen.ArgumentError, match="thinking is for chats"):
+        gen.classify(model, "x", options, thinking=True)
