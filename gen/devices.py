@@ -134,7 +134,7 @@ def runs_triton(tensor: Tensor) -> bool:
     They are tested under Triton's interpreter and compiled to machine code, but have not run on a GPU yet, so they are
     off unless you ask for them.
     """
-    return os.environ.get("GEN_TRITON") == "1" and native_cuda(tensor)
+    return native_cuda(tensor) and os.environ.get("GEN_TRITON") == "1"
 
 
 def check_same_device(**tensors: Tensor) -> torch.device:

@@ -4,6 +4,8 @@ Example: 4 query heads over 2 key heads. Query heads 0 and 1 use the keys of key
 by side as two queries of one head: (rows, 4, 1, width) becomes (rows, 2, 2, width). The keys are not copied.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -48,40 +50,36 @@ def attend_rows(
     if has_torch_function((query,)):
         made: Tensor = handle_torch_function(attend_rows, (query,), query, keys, values, mask, plan, scale, apart)
         return made
-    count, heads, tokens, width = query.shape
-    key_heads = keys.shape[1]
-    runs = plan.runs or _all_runs(count, keys.shape[2], mask.shape[3], apart)
+    count, _, tokens, width = query.shape
+    key_heads, view = keys.shape[1:3]
+    runs = plan.runs or _all_runs(count, view, mask.shape[3], apart)
     own = {row: (its_keys, its_values) for row, its_keys, its_values in apart}
-    parts = [
-        (slice(first, end), *own[first], view)
-        if first in own and end == first + 1  # in a run with other rows, it is free or being read
-        else (slice(first, end), keys[first:end], values[first:end], view)
-        for first, end, view in runs
-    ]
+    by_token = tokens > 1 and query.is_cpu and all(view * key_heads * width <= _CACHED for *_, view in runs)
+    attend = partial(_each_token if by_token else _all_tokens, scale=scale)
     if runs_triton(query) and _fits_triton(query, keys, values):
         from gen.attention import triton_steps  # needs triton
 
-        answers = [
-            triton_steps.attend(query[rows], read[:, :, :view], told[:, :, :view], mask[rows, ..., :view], scale)
-            for rows, read, told, view in parts
-        ]
-        return answers[0] if len(answers) == 1 else torch.cat(answers)
-    if tokens > 1 and query.is_cpu and all(view * key_heads * width <= _CACHED for *_, view in parts):
-        answers = [
-            _each_token(query[rows], read[:, :, :view], told[:, :, :view], mask[rows, ..., :view], scale)
-            for rows, read, told, view in parts
-        ]
-        return answers[0] if len(answers) == 1 else torch.cat(answers)
+        attend = partial(triton_steps.attend, scale=scale)
+    if len(runs) == 1 and not apart and runs[0][2] == view:  # as in most steps: nothing has to be cut out
+        return attend(query, keys, values, mask)
+    answers = []
+    for first, end, view in runs:
+        rows = slice(first, end)
+        # in a run with other rows, a row that is apart is free or being read
+        read, told = own[first] if first in own and end == first + 1 else (keys[rows], values[rows])
+        answers.append(attend(query[rows], read[:, :, :view], told[:, :, :view], mask[rows, ..., :view]))
+    return answers[0] if len(answers) == 1 else torch.cat(answers)
+
+
+def _all_tokens(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None) -> Tensor:
+    """The attention of all tokens of rows that look equally far: keys and values are read once."""
+    (count, heads, tokens, width), key_heads = query.shape, keys.shape[1]
     packed = query.reshape(count, key_heads, -1, width)
     if tokens > 1 and heads > key_heads:
         mask = mask.repeat(1, 1, heads // key_heads, 1)
-    answers = [
-        functional.scaled_dot_product_attention(
-            packed[rows], read[:, :, :view], told[:, :, :view], attn_mask=mask[rows, ..., :view], scale=scale
-        )
-        for rows, read, told, view in parts
-    ]
-    found = answers[0] if len(answers) == 1 else torch.cat(answers)
+    found = functional.scaled_dot_product_attention(packed, keys, values, attn_mask=mask, scale=scale)
+    if tokens == 1:
+        return found.reshape(count, 1, heads, -1)
     return found.reshape(count, heads, tokens, -1).transpose(1, 2).contiguous()
 
 

@@ -1,6 +1,7 @@
 """The sequences of a batch in a transformers model: prompts are read into rows, and steps go on from them."""
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -142,7 +143,7 @@ class TransformersRows(Rows):
             self._plan.look_at_all()
         elif self._attention is not None and (keys := self._some_keys()) is not None:
             there = [row for row in self._rooms if row < len(lengths) and lengths[row]]  # else free, or being read
-            self._plan.look(lengths, keys[0, ..., 0, :].numel(), there)
+            self._plan.look(lengths, prod(keys.shape[1:]) // keys.shape[-2], there)
 
     def _some_keys(self) -> Tensor | None:
         """The keys of the first layer that has any; the layers before it may be recurrent."""
