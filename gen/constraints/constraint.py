@@ -1,6 +1,6 @@
 """A compiled output type: which texts it allows, which engine enforces it, and which value a text stands for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
 
@@ -128,6 +128,14 @@ class Constraint:
             return DeviceWalker(self.automaton)
         assert self.grammar is not None  # as above
         return self.grammar.walker()
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """What bounds its texts beside the output type: "depth" is how deep values of any type nest, as in `dict`, on
+        the device. Other values nest as deep as the type says.
+        """
+        depth = None if self.automaton is None else self.automaton.table.depth
+        return {} if depth is None else {"depth": depth}
 
     @property
     def most_tokens(self) -> int:

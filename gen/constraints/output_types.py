@@ -199,7 +199,7 @@ def json_schema(
     Args:
         schema: a JSON Schema, as a dict or as a text.
         closed: whether objects with `properties` or `patternProperties` have only those, unless `additionalProperties`
-            is written; values of any type then nest at most two deep. False is the specification's reading.
+            is written; values of any type then nest at most four deep. False is the specification's reading.
         whitespace: "line" is that of `json.dumps`, ", " and ": "; "compact" has none; "indent" is that of
             `json.dumps(indent=2)`.
     Raises:

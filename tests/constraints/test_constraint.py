@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import gen
-from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 
 ASKED: list[Any] = [
     int,
@@ -53,3 +53,11 @@ def test_what_is_no_utf_8_is_no_text_of_any_type(model: Any, text: str | bytes) 
         if isinstance(text, str):
             with pytest.raises(ValueError, match="no full match of the output type"):
                 constraint.read(text)
+
+
+def test_a_constraint_tells_how_deep_values_of_any_type_nest() -> None:
+    model = ScriptedModel("x")
+    assert gen.compile(model, dict).limits == {"depth": 4}
+    assert gen.compile(model, gen.sequence("a", list[dict], gen.text())).limits == {"depth": 4}
+    assert gen.compile(model, int).limits == gen.compile(model, gen.regex("a")).limits == {}
+    assert gen.compile(model, gen.json_schema({"properties": {"a": {"$ref": "#"}}})).limits == {}

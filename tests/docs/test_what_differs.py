@@ -25,7 +25,10 @@ SCHEMAS: dict[str, list[Case]] = {
         ({"patternProperties": {"^[xy]$": {}}, "additionalProperties": False}, ['{"x": 1}'], ['{"x": 1, "x": 1}']),
         ({"type": "object"}, ['{"x": 1, "x": 1}'], []),
     ],
-    "values of any type": [(True, ["[[1]]", '{"a": [1]}'], ["[[[1]]]", '{"a": [[1]]}'])],
+    "values of any type": [
+        (True, ["[[[[1]]]]", '{"a": [[[1]]]}'], ["[[[[[1]]]]]"]),
+        ({"properties": {name: {} for name in "abcdefghij"}}, ['{"a": [[1]]}'], ['{"a": [[[1]]]}']),
+    ],
     "numbers": [
         ({}, ["9" * 19, f"0.{'1' * 20}", "1E+99"], ["9" * 20, f"0.{'1' * 21}", "1e100"]),
         ({"type": "number", "minimum": 0}, ["1e-05", "1.5e+16", "0.5"], ["1e2", "1E-05", "15e+16"]),

@@ -28,7 +28,11 @@ class Budget:
     """The work that is left for one type."""
 
     def __init__(self, work: int = MOST_WORK) -> None:
-        self._left = work
+        self._work = self._left = work
+
+    def renew(self) -> None:
+        """Begin anew, with all work left."""
+        self._left = self._work
 
     def spend(self, work: int, what: str = "making the automaton") -> None:
         """Count work. Raises TooLarge if more is asked for than is left."""

@@ -23,6 +23,9 @@ from gen.constraints.automata.arrays import Ints
 from gen.constraints.automata.dfa import Dfa
 from gen.constraints.automata.limits import MAX_STATES, TooLarge
 
+MOST_NODES = 3 * MAX_STATES
+"""The most states of an Nfa."""
+
 
 class Mark(NamedTuple):
     """How much an automaton has so far: its states, and the lengths of its two arrays."""
@@ -39,7 +42,7 @@ class Nfa:
         states: how many there are.
     """
 
-    def __init__(self, max_states: int = 3 * MAX_STATES) -> None:
+    def __init__(self, max_states: int = MOST_NODES) -> None:
         self.states = 0
         self._edges = array("i")  # source, low, high, target of each
         self._silent = array("i")  # source, target of each

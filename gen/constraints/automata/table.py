@@ -19,11 +19,13 @@ class Table(NamedTuple):
         next: (states + 1, classes) int32, the state after a byte of a class; 0 where there is none.
         classes: (256,) uint8, the class of each byte.
         final: (states + 1,) bool, whether a text may end there; False for state 0.
+        depth: how deep values of any type nest in its texts; None if they have none.
     """
 
     next: npt.NDArray[np.int32]
     classes: npt.NDArray[np.uint8]
     final: npt.NDArray[np.bool_]
+    depth: int | None = None
 
     def accepts(self, data: bytes) -> bool:
         """Whether the whole of `data` is a text of the automaton."""

@@ -31,7 +31,8 @@ def joined_table(tree: Tree, leaves: Mapping[object, Table], specials: Mapping[s
     budget = Budget()
     joiner = _Joiner(leaves, specials, budget)
     start = joiner.nfa.state()
-    return table(determinise(joiner.nfa, start, joiner.write(tree, start), budget=budget))
+    found = table(determinise(joiner.nfa, start, joiner.write(tree, start), budget=budget))
+    return found._replace(depth=min((one.depth for one in leaves.values() if one.depth is not None), default=None))
 
 
 def word_table(word: Word, specials: Mapping[str, bytes]) -> Table:

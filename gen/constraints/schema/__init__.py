@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.limits import MOST_WORK, Budget, Empty, TooLarge, Unsupported
-from gen.constraints.automata.nfa import Nfa
+from gen.constraints.automata.nfa import MOST_NODES, Nfa
 from gen.constraints.automata.spelling import spell, utf8
 from gen.constraints.automata.table import Table, table
 from gen.constraints.schema.parts import Part
@@ -18,7 +18,8 @@ __all__ = ["Whitespace", "schema_grammar", "schema_table", "string_table", "stri
 
 Whitespace = Literal["line", "compact", "indent"]
 _GRAMMAR_WORK = 5 * MOST_WORK
-_DEPTH = 2  # how deep values of any type nest
+_DEPTHS = (4, 3, 2)  # how deep values of any type nest: the first that the states have room for
+_ROOM = 8_000  # states before determinising, for more than the last of these
 
 
 def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace, ecma: bool = True) -> Table:
@@ -36,24 +37,27 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace, ecma: boo
     """
     budget = Budget()
     writer = AutomatonWriter(schema, closed, LAYOUTS[whitespace], budget, ecma)
-    start = writer.nfa.state()
-    try:
-        end = writer.value((schema,), start, Place("#", _DEPTH, 0))
-    except RecursionError:
-        raise TooLarge("a schema nested too deeply") from None
-    try:
-        if end is None:
-            raise writer.no_value()
-        return table(determinise(writer.nfa, start, end, budget=budget))
-    except Empty:
-        raise writer.no_value() from None
+    for depth in _DEPTHS:
+        budget.renew()
+        try:
+            start, end = writer.write(schema, depth, MOST_NODES if depth == _DEPTHS[-1] else _ROOM)
+            found = table(determinise(writer.nfa, start, end, budget=budget))
+            return found._replace(depth=depth if writer.free else None)
+        except RecursionError:
+            raise TooLarge("a schema nested too deeply") from None
+        except Empty:
+            raise writer.no_value() from None
+        except TooLarge:
+            if depth == _DEPTHS[-1] or writer.nfa.states <= _ROOM:
+                raise
+    raise AssertionError("the last depth returns or raises")
 
 
 def schema_grammar(schema: Any, *, closed: bool, whitespace: Whitespace, ecma: bool = True) -> str:
     """The same as `schema_table`, in llguidance's Lark; values of any type nest to any depth unless indented."""
     writer = GrammarWriter(schema, closed, LAYOUTS[whitespace], Budget(_GRAMMAR_WORK), ecma)
     try:
-        return writer.grammar(schema, Place("#", _DEPTH, 0))
+        return writer.grammar(schema, Place("#", _DEPTHS[-1], 0))
     except Empty:
         raise writer.no_value() from None
     except RecursionError:

@@ -29,7 +29,7 @@ def closable(table: Table, vocabulary: Vocabulary) -> tuple[Table, Ints]:
     """
     distance, bytes_ = _ways(table, vocabulary.spells)
     if (distance[1:] >= FAR).any():
-        table = Table(np.where(distance[table.next] < FAR, table.next, 0), table.classes, table.final)
+        table = table._replace(next=np.where(distance[table.next] < FAR, table.next, 0))
     needed = np.where(table.final, 0, FAR).astype(np.int32)
     order = np.argsort(distance, kind="stable").astype(np.int32)
     order = order[(distance[order] > 0) & (distance[order] < FAR)]

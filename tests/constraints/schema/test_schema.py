@@ -119,16 +119,25 @@ def test_objects_have_what_they_list_unless_additional_properties_are_written() 
         assert accepts(inherits, {"b": None, "a": 1}) and not accepts(inherits, {"c": None, "a": 1})
 
 
-def test_values_of_any_type_nest_two_deep() -> None:
+def test_values_of_any_type_nest_four_deep_or_as_deep_as_there_is_room_for() -> None:
     for value, expected in (
-        ([[1]], True),
-        ({"a": [1, {}]}, False),
-        ([[[1]]], False),
-        ({"a": {"b": 1}}, True),
+        ([[[[1]]]], True),
+        ({"a": [{"b": [1, {}]}]}, False),
+        ([[[[[1]]]]], False),
+        ({"a": {"b": {"c": [1]}}}, True),
         (1, True),
     ):
         assert accepts({}, value) == expected, value
-    assert accepts({"type": "object"}, {"a": {"b": 1}}) and not accepts({"type": "object"}, {"a": {"b": []}})
+    assert accepts({"type": "object"}, {"a": {"b": [[1]]}}) and not accepts({"type": "object"}, {"a": [[[[]]]]})
+    for count, depth in ((0, None), (1, 4), (5, 3), (10, 2), (20, 2)):
+        names = {f"p{number}": {} for number in range(count)}
+        table = schema_table(
+            {"type": "object", "properties": names | {"x": {"type": "null"}}}, closed=True, whitespace="line"
+        )
+        assert table.depth == depth
+        if depth is not None:
+            within, beyond = ("[" * one + "1" + "]" * one for one in (depth, depth + 1))
+            assert table.accepts(f'{{"p0": {within}}}'.encode()) and not table.accepts(f'{{"p0": {beyond}}}'.encode())
     deep: Any = {"type": "array"}
     for _ in range(5):
         deep = {"type": "array", "items": deep}

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.dfa import Dfa
 from gen.constraints.automata.limits import MOST_WORK_OF_A_CONSTANT, Budget, TooLarge
-from gen.constraints.automata.nfa import Mark, Nfa
+from gen.constraints.automata.nfa import MOST_NODES, Mark, Nfa
 from gen.constraints.automata.spelling import json_content, spell
 from gen.constraints.automata.texts import ANY, listed
 from gen.constraints.schema.parts import ANYTHING, Part
@@ -29,15 +29,35 @@ class _Written(NamedTuple):
 
 
 class AutomatonWriter(Writer):
-    """See `Writer`. Only a value's start leads to its other states, so they can be copied."""
+    """See `Writer`. Only a value's start leads to its other states, so they can be copied.
+
+    Attributes:
+        free: whether a value of any type was written.
+    """
 
     nfa: Nfa
 
     def __init__(self, root: Any, closed: bool, layout: Layout, budget: Budget, ecma: bool = False) -> None:
         super().__init__(root, closed, layout, budget, ecma)
-        self.nfa = Nfa()
+        self._begin(MOST_NODES)
+
+    def _begin(self, max_states: int) -> None:
+        self.nfa, self.free = Nfa(max_states), False
         self._open: set[tuple[int, ...]] = set()
         self._copies: dict[tuple[tuple[int, ...], int, int], _Written | None] = {}
+
+    def write(self, schema: Any, depth: int, max_states: int) -> tuple[int, int]:
+        """Write all values of a schema anew; returns the first state and the last one. Raises Empty, as `value`.
+
+        Args:
+            depth: how deep values of any type nest.
+        """
+        self._begin(max_states)
+        start = self.nfa.state()
+        end = self.value((schema,), start, Place("#", depth, 0))
+        if end is None:
+            raise self.no_value()
+        return start, end
 
     def value(self, schemas: Sequence[Any], state: int, place: Place) -> int | None:
         """See `Writer`. Raises TooLarge for a schema that refers to itself."""
@@ -51,6 +71,7 @@ class AutomatonWriter(Writer):
             raise TooLarge(f"schemas nested too deeply at {place.path[:80]}")
         self.budget.spend(_WORK, f"writing the values at {place.path[:80]}")
         if not schemas:
+            self.free = True
             return self.nfa.insert(_any_value(self.layout, place.depth, indented), self.nfa.after(state))
         start = self.nfa.after(state)
         begin = self.nfa.mark()._replace(states=start)
