@@ -131,9 +131,7 @@ class Constraint:
 
     @property
     def limits(self) -> Mapping[str, int]:
-        """What bounds its texts beside the output type: "depth" is how deep values of any type nest, as in `dict`, on
-        the device. Other values nest as deep as the type says.
-        """
+        """What bounds its texts beside the output type. "depth": how deep values of any type nest on the device."""
         depth = None if self.automaton is None else self.automaton.table.depth
         return {} if depth is None else {"depth": depth}
 

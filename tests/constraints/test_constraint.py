@@ -57,7 +57,7 @@ def test_what_is_no_utf_8_is_no_text_of_any_type(model: Any, text: str | bytes) 
 
 def test_a_constraint_tells_how_deep_values_of_any_type_nest() -> None:
     model = ScriptedModel("x")
-    assert gen.compile(model, dict).limits == {"depth": 4}
-    assert gen.compile(model, gen.sequence("a", list[dict], gen.text())).limits == {"depth": 4}
+    assert gen.compile(model, dict[str, Any]).limits == {"depth": 4}
+    assert gen.compile(model, gen.sequence("a", list[dict[str, Any]], gen.text())).limits == {"depth": 4}
     assert gen.compile(model, int).limits == gen.compile(model, gen.regex("a")).limits == {}
     assert gen.compile(model, gen.json_schema({"properties": {"a": {"$ref": "#"}}})).limits == {}

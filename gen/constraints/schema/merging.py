@@ -10,7 +10,7 @@ from gen.constraints.schema.negation import negated
 from gen.constraints.schema.parts import ANYTHING, EVERY_TYPE, TYPES, Part, Properties, merge
 from gen.constraints.schema.references import References
 
-_MOST_PARTS = 512
+_MOST_PARTS = 2048
 _WORK = 50  # of merging two parts
 _MOST_BESIDE = 4
 _OBJECT = frozenset(("object",))

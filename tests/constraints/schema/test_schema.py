@@ -130,7 +130,7 @@ def test_values_of_any_type_nest_four_deep_or_as_deep_as_there_is_room_for() -> 
         assert accepts({}, value) == expected, value
     assert accepts({"type": "object"}, {"a": {"b": [[1]]}}) and not accepts({"type": "object"}, {"a": [[[[]]]]})
     for count, depth in ((0, None), (1, 4), (5, 3), (10, 2), (20, 2)):
-        names = {f"p{number}": {} for number in range(count)}
+        names: dict[str, Any] = {f"p{number}": {} for number in range(count)}
         table = schema_table(
             {"type": "object", "properties": names | {"x": {"type": "null"}}}, closed=True, whitespace="line"
         )
@@ -706,3 +706,19 @@ def test_formats_are_held_beside_enum_and_const_in_every_nesting() -> None:
     for schema, good, bad in cases:
         table = schema_table(schema, closed=False, whitespace="line")
         assert table.accepts(json.dumps(good).encode()) and not table.accepts(json.dumps(bad).encode()), schema
+
+
+def test_a_schema_may_have_a_thousand_alternatives() -> None:
+    kinds = [
+        {"properties": {"kind": {"const": number}, "x": {"type": "boolean"}}, "required": ["kind"]}
+        for number in range(900)
+    ]
+    table = schema_table({"type": "object", "anyOf": kinds}, closed=True, whitespace="line")
+    assert table.accepts(b'{"kind": 899, "x": true}') and not table.accepts(b'{"kind": 900}')
+    numbered = [{f"a{place}": {"const": number}} for place in range(2) for number in range(100)]
+    pairs = [
+        {"anyOf": [{"properties": one} for one in numbered[:100]]},
+        {"anyOf": [{"properties": one} for one in numbered[100:]]},
+    ]
+    with pytest.raises(TooLarge, match="more than 2048 alternatives"):
+        schema_table({"type": "object", "allOf": pairs}, closed=True, whitespace="line")
