@@ -57,7 +57,7 @@ def schema_grammar(schema: Any, *, closed: bool, whitespace: Whitespace, ecma: b
     """The same as `schema_table`, in llguidance's Lark; values of any type nest to any depth unless indented."""
     writer = GrammarWriter(schema, closed, LAYOUTS[whitespace], Budget(_GRAMMAR_WORK), ecma)
     try:
-        return writer.grammar(schema, Place("#", _DEPTHS[-1], 0))
+        return writer.grammar(schema, Place("#", _DEPTHS[0], 0))
     except Empty:
         raise writer.no_value() from None
     except RecursionError:
