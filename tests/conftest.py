@@ -100,6 +100,7 @@ def no_clock() -> Iterator[None]:
     """No clock decides how many tokens a step reads, since costs are fixed: equal calls give equal bits."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Costs, "mark", lambda costs: None)
+        patch.setattr(Costs, "judge", lambda costs, *step: None)
         yield
 
 

@@ -410,6 +410,8 @@ class Batch:
         received, drafted = sent.read(count), sent.drafted
         if sent.width > 1:
             self._correct(received, slots)
+            made = [received.made[slot.row] for slot in slots]
+            self._costs.judge(count, sent.width, sum(made) / len(made))
         ended, right = False, 0
         for slot in slots:
             taker, job = slot.taker, slot.job

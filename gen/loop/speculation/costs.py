@@ -15,6 +15,8 @@ _WIDE, _TOKEN = 0.1, 0.12
 _NEW = 0.2  # how much the newest time counts beside all earlier ones
 _MOST = 4.0  # a time counts as at most so many times what was expected: other programs may have stopped a step
 
+_WORTH = 1.2  # what wide steps are taken to be worth at first
+
 Mark = float | torch.cuda.Event
 
 
@@ -23,10 +25,14 @@ class Costs:
 
     Args:
         learns: whether anything is measured; otherwise all times are guesses.
+
+    Attributes:
+        worth: the tokens of a text that wide steps have made lately, divided by the plain steps that they have taken.
     """
 
     def __init__(self, device: torch.device, *, learns: bool = True) -> None:
         self._on_cuda, self._learns = device.type == "cuda", learns
+        self.worth = _WORTH
         self._plain: dict[int, float] = {}  # seconds, by rows
         self._wide: dict[tuple[int, int], float] = {}  # plain steps, by rows and width
         self._marks: deque[tuple[Mark, Mark, int, int]] = deque()  # around steps, and their rows and widths
@@ -60,6 +66,10 @@ class Costs:
         elif rows in self._plain:
             expected = self._of(rows, width)
             self._wide[rows, width] = expected + _NEW * (min(seconds / plain, _MOST * expected) - expected)
+
+    def judge(self, rows: int, width: int, made: float) -> None:
+        """Learn that a wide step has made so many tokens of each text on average."""
+        self.worth += _NEW * (made / self._of(rows, width) - self.worth)
 
     def of(self, rows: int, widths: Iterable[int]) -> dict[int, float]:
         """How many plain steps a step of so many rows takes, by width."""

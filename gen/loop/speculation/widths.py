@@ -26,6 +26,7 @@ _RATES = (0.0, 0.1, 0.5, 0.6, 0.75, 0.85, 0.98, 0.6, 0.65, 0.7)  # the part of d
 # a wide step must be so many times as fast as a plain one, and a narrower one as a wider one: clocks are not exact, and
 # the wider step shows more of how good the drafts are
 _BETTER = 1.05
+_SURE = 1.6  # tokens for each plain step that a wide one takes, while wide steps have not been worth it
 _COMMON = 0.7  # the part of a step's time that any number of rows takes: it is only saved if the last text ends sooner
 _NEW = 0.2  # how much the newest draft counts beside all earlier ones
 _told = WeakKeyDictionary[Model, set[str]]()
@@ -162,6 +163,10 @@ class Widths:
         takes = self._costs.of(count, self._widths)
         ways = ways_through(texts[0].rates, takes) if len(texts) == 1 else self._each(texts, takes)
         best = max(width for width, took in ways.items() if took <= _BETTER * min(ways.values()))
+        if self._costs.worth < 1 and sum(worth_of(text.rates, best) for text in texts) < _SURE * takes[best] * len(
+            texts
+        ):
+            return 1
         return best if ways[best] * _BETTER < ways[1] else 1
 
     def _each(self, texts: Sequence[Agreement], takes: Mapping[int, float]) -> dict[int, float]:

@@ -25,7 +25,7 @@ from gen.samplers import GreedySampler, beam_search, greedy
 from tests.helpers import byte_tokenizer, needs_kernels_that_agree, tiny_model
 from virtual_gpus import virtual_gpus
 
-marked = Costs.mark  # before `no_clock` replaces it
+marked, judged = Costs.mark, Costs.judge  # before `no_clock` replaces them
 
 
 class Own(GreedySampler):
@@ -158,6 +158,16 @@ def test_a_step_that_was_stopped_for_a_moment_counts_little() -> None:
     for width, seconds in ((1, 1.0), (1, 1000.0), (8, 1000.0)):
         costs.learn(1, width, seconds)
     assert costs.of(1, (8,))[8] < 2 * made_costs().of(1, (8,))[8]
+
+
+def test_while_wide_steps_cost_more_than_they_save_only_sure_ones_are_taken() -> None:
+    measured, likely, sure = widths(w1=1.0, w4=1.4, w8=1.9), text(2, 3, 4), text(*[FORCED] * 7)
+    assert [measured.choose(1, [one]) for one in (likely, sure)] == [4, 8]
+    for _ in range(3):
+        judged(measured._costs, 1, 4, 1.0)
+    assert [measured.choose(1, [one]) for one in (likely, sure)] == [1, 8]
+    judged(measured._costs, 1, 8, 8.0)
+    assert [measured.choose(1, [one]) for one in (likely, sure)] == [4, 8]
 
 
 def test_after_steps_without_a_right_draft_drafts_are_looked_for_seldom() -> None:
