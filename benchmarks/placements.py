@@ -6,9 +6,9 @@ Each architecture runs in a process of its own under `virtual_gpus.placements`: 
 and with parts on the CPU and on the disk, of more than `--most` cuts of one kind as many at random; a forward, a
 backward with labels and `generate`. The oracle is the same model on the plain CPU.
 
-A failure is sorted by its line and its error: "transformers" if a line of transformers mixes devices, which CUDA would
-refuse in the same way; "accelerate" if its hooks do; "numbers" if nothing is raised and the numbers differ; all others
-are "to look at".
+A failure is sorted by its line and its error: "transformers" if a line of transformers mixes devices, or reads a weight
+that accelerate has offloaded, which CUDA would refuse in the same way; "accelerate" if its hooks do; "numbers" if
+nothing is raised and the numbers differ; all others are "to look at".
 """
 
 import argparse
@@ -52,7 +52,7 @@ def look(architecture: str, group: Group, most: int) -> Verdict:
 def whose(failure: Failure) -> str:
     if not failure.where:
         return "numbers"
-    mixes = failure.said.startswith("Expected all tensors to be on the same device")
+    mixes = "Expected all tensors to be on the same device" in failure.said or "meta tensor" in failure.said
     for library in ("transformers", "accelerate"):
         if mixes and failure.where.startswith(f"{library}/"):
             return library
@@ -79,7 +79,7 @@ def page(verdicts: list[Verdict]) -> str:
                 }
             )
     columns = ("architecture", "fails", "where", "whose", "error")
-    table = markdown_table([{column: row.get(column, "") for column in columns} for row in rows])
+    table = markdown_table([{column: row.get(column, "") for column in columns} for row in rows]) if rows else ""
     told = ", ".join(f"{counts[name]} {name}" for name in VERDICTS)
     return f"{json.dumps(machine())}\n\n{told}. Right in every placement: {right}.\n\n{table}\n"
 
@@ -104,9 +104,8 @@ def main() -> None:
         print(f"{verdict.architecture:26} {verdict.verdict:8} {verdict.reason}".rstrip(), flush=True)
         for at, case in verdict.cases.items():
             print(f"    {at}: {case}", flush=True)
-    verdicts.sort(key=lambda verdict: verdict.architecture)
-    if arguments.page:
-        arguments.page.write_text(page(verdicts), encoding="utf-8")
+        if arguments.page:  # after each, so that a sweep that is stopped leaves what it has
+            arguments.page.write_text(page(sorted(verdicts, key=lambda one: one.architecture)), encoding="utf-8")
 
 
 if __name__ == "__main__":
