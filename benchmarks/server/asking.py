@@ -30,7 +30,7 @@ def ask(url: str, fields: dict[str, Any], *, leave: bool = False) -> tuple[int, 
 def metric(url: str, name: str) -> float:
     """A number of the server's metrics."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
-        found = re.search(rf"^{name} (\S+)$", answer.read().decode(), re.MULTILINE)
+        found = re.search(rf"^{name}(?:{{.*}})? (\S+)$", answer.read().decode(), re.MULTILINE)
     if found is None:
         raise RuntimeError(f"the server has no metric {name}")
     return float(found[1])

@@ -43,7 +43,7 @@ def overload(url: str, requests: int, at_once: int, tokens: int) -> dict[str, An
 
 def leaving(url: str, tokens: int) -> dict[str, Any]:
     """Let clients leave, and see how long the engine goes on."""
-    before = metric(url, "gen_generated_tokens_total")
+    before = metric(url, "vllm:generation_tokens_total")
 
     def one(number: int) -> int:
         fields = {"prompt": f"Once {number}", "max_tokens": tokens, "ignore_eos": True, "seed": number}
@@ -52,10 +52,10 @@ def leaving(url: str, tokens: int) -> dict[str, Any]:
     with ThreadPoolExecutor(LEAVING) as pool:
         statuses = Counter(pool.map(one, range(LEAVING)))
     begin = time.monotonic()
-    while metric(url, "gen_running_rows") + metric(url, "gen_waiting_requests"):
+    while metric(url, "vllm:num_requests_running") + metric(url, "vllm:num_requests_waiting"):
         time.sleep(0.01)
     seconds = time.monotonic() - begin
-    made = metric(url, "gen_generated_tokens_total") - before
+    made = metric(url, "vllm:generation_tokens_total") - before
     share = round(made / (LEAVING * tokens), 3)
     return {"clients": LEAVING, "statuses": dict(statuses), "idle_after": round(seconds, 2), "share_of_tokens": share}
 

@@ -55,7 +55,7 @@ def ask_all(url: str, numbers: range, at_once: int) -> Counter[int]:
 
     with ThreadPoolExecutor(at_once) as pool:
         statuses = Counter(pool.map(one, numbers))
-    while metric(url, "gen_running_rows") + metric(url, "gen_waiting_requests"):
+    while metric(url, "vllm:num_requests_running") + metric(url, "vllm:num_requests_waiting"):
         time.sleep(0.05)
     time.sleep(0.5)  # for connections that are being closed
     return statuses

@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from time import monotonic
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
@@ -152,6 +153,27 @@ class CallerStream(Stream):
         return valued(self._job.request, made)
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far the text of an engine has come. Times are seconds since it was submitted.
+
+    Attributes:
+        tokens: how many it has.
+        prompt_tokens: how many tokens its prompt has.
+        cached_tokens: how many of these were in the KV cache already.
+        waited: until it got a row; None if it has none yet.
+        first_token: until its first token was there; None before.
+        seconds: until its end, or until now.
+    """
+
+    tokens: int
+    prompt_tokens: int
+    cached_tokens: int
+    waited: float | None
+    first_token: float | None
+    seconds: float
+
+
 class EngineStream(Stream, AsyncIterator[str]):
     """A text that grows in an engine's thread, for readers in threads (`for`) and in event loops (`async for`).
 
@@ -213,6 +235,18 @@ class EngineStream(Stream, AsyncIterator[str]):
             raise GenError("the stream was closed before its text had ended; it has no completion.")
         self._feed.check()
         return valued(self._feed.job.request, self._feed.completion())
+
+    def progress(self) -> Progress:
+        """How far the text has come, and when; from any thread, without waiting."""
+        feed, job = self._feed, self._feed.job
+        return Progress(
+            tokens=sum(len(text.token_ids) for taker in job.takers for text in taker.texts),
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=job.cached,
+            waited=None if feed.joined is None else feed.joined - feed.came,
+            first_token=None if feed.first is None else feed.first - feed.came,
+            seconds=(monotonic() if feed.left is None else feed.left) - feed.came,
+        )
 
     async def acompletion(self) -> Completion:
         """As `completion`, for event loops."""

@@ -2,7 +2,7 @@
 
 import gc
 import os
-import sys
+from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +15,22 @@ from gen.errors import ArgumentError, GenError, ModelError, show_path
 
 if TYPE_CHECKING:
     from gen.engine import Engine
+
+
+class LogFormat(StrEnum):
+    """How the server writes its log."""
+
+    text = "text"
+    json = "json"
+
+
+class LogLevel(StrEnum):
+    """From which level on the server logs."""
+
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
 
 
 def _option(group: str, help: str, value: str | None, *names: str, **settings: Any) -> Any:
@@ -49,6 +65,26 @@ def serve_command(
             "Server", "Answer only clients that send KEY. If you give none: GEN_API_KEY of the environment.", "KEY"
         ),
     ] = None,
+    api_keys: Annotated[
+        Path | None,
+        _option("Server", "Answer only clients with a key of FILE, in TOML: [keys.NAME], key, most_running.", "FILE"),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        _option(
+            "Server", "Serve /metrics without a key on this port. If you give none: it needs a key.", "PORT", min=0
+        ),
+    ] = None,
+    log_format: Annotated[LogFormat, _option("Server", "How a line of the log is written.", None)] = LogFormat.text,
+    log_level: Annotated[
+        LogLevel, _option("Server", "Log from this level on; a request that has ended is info.", None)
+    ] = LogLevel.info,
+    log_texts: Annotated[
+        bool, _option("Server", "Let the log have the texts of requests, too.", None, "--log-texts")
+    ] = False,
+    strict: Annotated[
+        bool, _option("Server", "Refuse requests with unknown fields instead of ignoring these.", None, "--strict")
+    ] = False,
     cors_origin: Annotated[
         list[str] | None, _option("Server", "Let pages of URL call the server. You can repeat it.", "URL")
     ] = None,
@@ -100,7 +136,8 @@ def serve_command(
     under way are answered.
     """
     try:
-        from gen.server.keys import check_key
+        from gen.server.accounts import LOG, write_logs
+        from gen.server.keys import check_key, read_keys
         from gen.server.process import Process, listen
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("gen"):
@@ -113,14 +150,18 @@ def serve_command(
             check_key(key)
         except ArgumentError as error:
             raise GenError(f"--api-key or GEN_API_KEY: {error}") from error
+    keys = [] if api_keys is None else read_keys(api_keys)
+    write_logs(log_format.value, log_level.value.upper())
     template = None if chat_template is None else _read(chat_template)
     listening = listen(host, port)
     at = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
-    if key is None and not _is_loopback(host):
-        _tell(f"everybody who reaches {at} may use the server; give --api-key to require a key.")
-    _tell(f"listens on {at}, and loads {model}.")
+    if key is None and not keys and not _is_loopback(host):
+        LOG.warning("everybody who reaches %s may use the server; give --api-key to require a key.", at)
+    LOG.info("listens on %s, and loads %s.", at, model)
 
     def load() -> "tuple[Any, Engine]":
+        from prometheus_client import start_http_server
+
         import gen
         from gen.server.settings import name_of
 
@@ -146,6 +187,9 @@ def serve_command(
             embedder=encoder,
             embedder_names=[] if embedder is None else [name_of(embedder)],
             api_key=key,
+            keys=keys,
+            log_texts=log_texts,
+            strict=strict,
             max_new_tokens=max_new_tokens,
             max_prompts=max_prompts,
             request_timeout=request_timeout,
@@ -158,14 +202,12 @@ def serve_command(
         app.state.served.compiling.begin()
         gc.collect()
         gc.freeze()  # these objects stay for good; without this every full collection would look through them
-        _tell(f"serves {', '.join(names)} on {at}, from {loaded.placement}.")
+        if metrics_port is not None:
+            start_http_server(metrics_port, host, app.state.metrics.registry)
+        LOG.info("serves %s on %s, from %s.", ", ".join(names), at, loaded.placement)
         return app, engine
 
     raise typer.Exit(Process(load, shutdown_timeout=shutdown_timeout).run(listening))
-
-
-def _tell(text: str) -> None:
-    print(f"gen: {text}", file=sys.stderr, flush=True)
 
 
 def _read(path: Path) -> str:

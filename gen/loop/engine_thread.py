@@ -353,6 +353,8 @@ class EngineThread:
             self._drop_cancelled()
             now = monotonic()
             joining = [self._waiting.pop(now) for _ in range(min(free, len(self._waiting)))]
+            for feed, _ in joining:
+                feed.joined = now
             self._running += [feed for feed, _ in joining]
             self._prompt_tokens += sum(len(feed.job.request.prompt_ids) for feed, _ in joining)
         return [(model, feed.job) for feed, model in joining]

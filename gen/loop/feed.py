@@ -32,6 +32,10 @@ class Feed:
     Attributes:
         over: whether nothing more will come.
         failure: the error that ended it, if the request is not to blame.
+        came: when the request came, on the clock of `time.monotonic`.
+        joined: when it got a row; None if it has none yet.
+        first: when its first token was there; None before.
+        left: when it was over; None before.
     """
 
     def __init__(self, job: Job, wake: Callable[["Feed"], object]) -> None:
@@ -39,6 +43,10 @@ class Feed:
         job.done = self._end
         self.over = False
         self.failure: BaseException | None = None
+        self.came = monotonic()
+        self.joined: float | None = None
+        self.first: float | None = None
+        self.left: float | None = None
         self._reading = Lock()  # only readers take it
         self._taken = 0.0  # when the newest piece was taken
         self._events: Events | None = None
@@ -138,6 +146,8 @@ class Feed:
 
     def sleepers(self) -> list[Sleeper]:
         """The readers to wake, because what they wait for has come; each is returned once."""
+        if self.first is None and any(text.token_ids for text in self._texts):
+            self.first = monotonic()
         found: list[Sleeper] = []
         if self._for_more and self._ready(end=False):
             _move(self._for_more, found)
@@ -150,6 +160,7 @@ class Feed:
         return [text for taker in self.job.takers for text in taker.texts]
 
     def _end(self, job: Job) -> None:
+        self.left = monotonic()
         self.over = True
 
     def _ready(self, end: bool) -> bool:

@@ -29,10 +29,12 @@ class Body(BaseModel):
 
     Attributes:
         refused: fields that would change the text and are not supported, each with the value that changes nothing.
+        harmless: fields that change nothing here, and that clients send.
     """
 
     model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
     refused: ClassVar[Mapping[str, object]] = {}
+    harmless: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")
     @classmethod
@@ -41,13 +43,15 @@ class Body(BaseModel):
 
     @property
     def ignored(self) -> list[str]:
-        """The unknown fields."""
+        """The fields that change nothing: unknown ones, and harmless ones."""
         return [name for name in self.model_extra or () if name not in self.refused]
 
     @classmethod
-    def read(cls, fields: Mapping[str, Any]) -> Self:
+    def read(cls, fields: Mapping[str, Any], *, strict: bool = False) -> Self:
         """The fields, checked.
 
+        Args:
+            strict: whether a field that is unknown, and not harmless, is refused.
         Raises:
             ApiError: a field cannot be used, or is not supported.
         """
@@ -56,12 +60,16 @@ class Body(BaseModel):
             if value is not None and value != harmless and value not in ([], {}, ""):
                 raise refused(f"{name} is not supported by this server, and would change the text; leave it out.", name)
         try:
-            return cls.model_validate(fields)
+            body = cls.model_validate(fields)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             name, reason = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
             got = "" if first["type"] == "missing" else f", got {show(first['input'])}"
             raise refused(f"{name}: {reason}{got}", name) from None
+        unknown = [name for name in body.model_extra or () if name not in cls.refused and name not in cls.harmless]
+        if strict and unknown:
+            raise refused(f"{unknown[0]} is no field of this request: see /openapi.json.", unknown[0])
+        return body
 
 
 def kind_of(thing: object) -> str | None:

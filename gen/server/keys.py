@@ -1,9 +1,36 @@
-"""The key of a server: what can be one, and whether a request has it."""
+"""The keys of a server: what can be one, whose key a request has, and how much each of them may ask for at once."""
 
 import hmac
-from collections.abc import Mapping
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from gen.errors import ArgumentError
+from gen.arguments import read_whole
+from gen.errors import ArgumentError, GenError, show, show_path
+from gen.server.errors import ApiError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """A key that clients may send.
+
+    Attributes:
+        name: for logs.
+        key: what clients send.
+        most_running: how many requests with this key may be under way at once; None for no limit.
+    """
+
+    name: str = "api_key"
+    key: str
+    most_running: int | None = None
+
+    def __post_init__(self) -> None:
+        check_key(self.key)
+        if self.most_running is not None:
+            read_whole("most_running", self.most_running, minimum=1)
 
 
 def check_key(key: object) -> None:
@@ -20,8 +47,80 @@ def check_key(key: object) -> None:
         )
 
 
-def has_key(headers: Mapping[str, str], key: str) -> bool:
-    """Whether a request's headers have the key, as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
-    scheme, _, given = headers.get("authorization", "").partition(" ")
-    given = given.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-    return hmac.compare_digest(given.encode(), key.encode())
+def read_keys(path: Path) -> list[Key]:
+    """The keys in a TOML file: `[keys.NAME]`, with `key` and perhaps `most_running`.
+
+    Raises:
+        GenError: the file cannot be read, or has no such keys.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8")).get("keys")
+        if not isinstance(tables, dict) or not tables:
+            raise ArgumentError("it has no table [keys.NAME].")
+        return [_read_key(name, table) for name, table in tables.items()]
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ArgumentError) as error:
+        raise GenError(f"the keys in {show_path(path)} cannot be used: {error}") from error
+
+
+def _read_key(name: str, table: Any) -> Key:
+    if not isinstance(table, dict) or not {"key"} <= table.keys() <= {"key", "most_running"}:
+        raise ArgumentError(
+            f"[keys.{name}] must have a key, and may have most_running, and has {show(table and [*table])}"
+        )
+    try:
+        return Key(name=name, **table)
+    except ArgumentError as error:
+        raise ArgumentError(f"[keys.{name}]: {error}") from None
+
+
+class Keys:
+    """The keys of a server; with none, everybody may ask.
+
+    Raises:
+        ArgumentError: two have the same name or the same key.
+    """
+
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self._keys = tuple(keys)
+        self._running = Counter[str]()
+        for what in ("name", "key"):
+            if len({getattr(one, what) for one in self._keys}) < len(self._keys):
+                raise ArgumentError(f"two keys have the same {what}.")
+
+    def begin(self, headers: Mapping[str, str]) -> str | None:
+        """Count a request as under way that has a key as `Authorization: Bearer KEY` or `x-api-key: KEY`.
+
+        All keys are compared, each in the same time, so that the time tells nothing of them.
+
+        Returns:
+            The key's name; None if the server has no keys.
+        Raises:
+            ApiError: it has none of the server's keys, or as many requests with its key are under way as may be.
+        """
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        given = given.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        found = [one for one in self._keys if hmac.compare_digest(given.encode(), one.key.encode())]
+        if not self._keys:
+            return None
+        if not found:
+            raise ApiError(
+                401,
+                "give the server's key as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        [key] = found
+        if key.most_running is not None and self._running[key.name] >= key.most_running:
+            raise ApiError(
+                429,
+                f"{key.most_running} requests with this key are under way, which is its limit; ask again later.",
+                code="key_limit",
+                headers={"Retry-After": "1"},
+            )
+        self._running[key.name] += 1
+        return key.name
+
+    def end(self, name: str | None) -> None:
+        """A request that was counted has ended."""
+        if name is not None:
+            self._running[name] -= 1

@@ -7,7 +7,6 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Thread
@@ -18,6 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from gen.errors import GenError
+from gen.server.accounts import LOG
 from gen.server.connections import MOST_HEAD, bounded
 
 if TYPE_CHECKING:
@@ -110,6 +110,10 @@ class Process:
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         if self._app is not None:
             await self._app(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"] == "/health/live":
+            headers = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b'{"status":"loading"}'})
         elif scope["type"] == "http":
             headers = [(b"content-type", b"application/json"), (b"retry-after", b"5")]
             await send({"type": "http.response.start", "status": 503, "headers": headers})
@@ -118,13 +122,13 @@ class Process:
     def _look(self) -> None:
         """End the process if the engine has failed, so that a supervisor starts it again."""
         if self._engine is not None and (failure := self._engine.stats().failure) and not self._server.should_exit:
-            print(f"gen: the engine has failed: {failure}", file=sys.stderr, flush=True)
+            LOG.error("the engine has failed: %s", failure)
             self._code, self._server.should_exit = 1, True
 
     def _cut(self) -> None:
         """End what has outlasted the time for it."""
         if self._app is not None and (count := self._app.state.served.end()):
-            print(f"gen: cut {count} requests, which had not ended in time.", file=sys.stderr, flush=True)
+            LOG.warning("cut %d requests, which had not ended in time.", count)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._app is None and self._error is None:  # nothing needs an end, and libraries may be half imported
@@ -132,6 +136,8 @@ class Process:
         if number == signal.SIGINT:
             self._server.force_exit = self._server.should_exit
             self._code = 130
+        if self._app is not None:
+            self._app.state.served.draining = True
         self._server.should_exit = True
 
 

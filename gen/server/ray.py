@@ -6,15 +6,17 @@ the replica finish its answers.
 
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from inspect import signature
 from typing import Any
 
 import gen
 from gen.errors import ArgumentError, GenError, show
 from gen.server import app
-from gen.server.settings import name_of
+from gen.server.settings import Settings, name_of
 
 Arguments = dict[str, Any]
+_SETTINGS = {one.name for one in fields(Settings)} - {"embedder", "embedder_names"}
 
 
 def build(arguments: Mapping[str, Any]) -> Any:
@@ -91,7 +93,7 @@ def _split(arguments: Mapping[str, Any]) -> tuple[Arguments, Arguments, Argument
         "api_key": os.environ.get("GEN_API_KEY"),
         "request_timeout": 600,
     }
-    server |= {name: given.pop(name) for name in _taken(app) - {"embedder", "embedder_names"} & given.keys()}
+    server |= {name: given.pop(name) for name in _SETTINGS & given.keys()}
     if given:
         raise ArgumentError(f"{', '.join(given)}: no such argument of gen.load, gen.Engine or gen.server.app.")
     return load, engine, server

@@ -1,7 +1,6 @@
 """The application: which function answers which path, who may ask, and what errors look like."""
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -13,20 +12,22 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gen.engine import Engine
+from gen.server.accounts import Account, Accounting
 from gen.server.bodies import Body, read_body, read_fields
 from gen.server.errors import ApiError, ClientGone, in_anthropic_form, in_openai_form, told
-from gen.server.keys import has_key
+from gen.server.keys import Keys
 from gen.server.metrics import Metrics
+from gen.server.openapi import describe
 from gen.server.protocols.chat import ServedChatBody, chat
 from gen.server.protocols.completions import CompletionBody, complete
-from gen.server.protocols.embeddings import EmbeddingsBody, embeddings
+from gen.server.protocols.embeddings import EmbedderBody, EmbeddingsBody, embeddings
 from gen.server.protocols.messages import MessagesBody, count_tokens, send_message
 from gen.server.protocols.models import list_models, one_model
+from gen.server.protocols.rerank import RerankBody, ScoreBody, rerank, score
 from gen.server.protocols.responses import ResponsesBody, respond
 from gen.server.protocols.tokens import DetokenizeBody, TokenizeBody, detokenize, tokenize
 from gen.server.served import LARGE, Served
 from gen.server.settings import Settings
-from gen.server.tools import new_id
 from gen.server.writing import Answer, Asking, EventStream
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -41,6 +42,8 @@ TEXTS: list[tuple[str, str, type[Body], Callable[..., Asking], ErrorForm]] = [
 OTHERS: list[tuple[str, str, type[Body], Callable[..., dict[str, Any]], ErrorForm]] = [
     ("/v1/messages/count_tokens", "count_tokens", MessagesBody, count_tokens, in_anthropic_form),
     ("/v1/embeddings", "embeddings", EmbeddingsBody, embeddings, in_openai_form),
+    ("/v1/rerank", "rerank", RerankBody, rerank, in_openai_form),
+    ("/v1/score", "score", ScoreBody, score, in_openai_form),
     ("/tokenize", "tokenize", TokenizeBody, tokenize, in_openai_form),
     ("/detokenize", "detokenize", DetokenizeBody, detokenize, in_openai_form),
 ]
@@ -48,50 +51,57 @@ OTHERS: list[tuple[str, str, type[Body], Callable[..., dict[str, Any]], ErrorFor
 
 def routed(engine: Engine, settings: Settings) -> Starlette:
     """The application of an engine; see `gen.server.app`."""
-    served, metrics = Served(engine, settings), Metrics(engine)
 
-    def guarded(name: str, handle: Handler, form: ErrorForm = in_openai_form) -> Handler:
-        """A handler that checks the key, writes errors in the form of a protocol, and counts the request."""
+    def ended(account: Account) -> None:
+        keys.end(account.key)
+        metrics.ended(account)
+
+    served, metrics = Served(engine, settings), Metrics(engine, settings.names[0])
+    keys = Keys(settings.keys)
+
+    def guarded(name: str | None, handle: Handler, form: ErrorForm = in_openai_form) -> Handler:
+        """A handler that checks the key, and writes errors in the form of a protocol.
+
+        Args:
+            name: of the endpoint; None for one whose requests are not told.
+        """
 
         async def answer(request: Request) -> Response:
+            account = account_of(request)
+            account.endpoint = name
             try:
-                _check_key(request, settings.api_key)
-                response = await handle(request)
+                account.key = keys.begin(request.headers)
+                return await handle(request)
             except ClientGone:
-                response = Response(status_code=499)
+                return Response(status_code=499)
             except Exception as error:
-                response = _refusal(told(error), form)
-            if not isinstance(response, EventStream):  # streams are counted at their end
-                metrics.ended(name, response.status_code)
-            response.headers["x-request-id"] = new_id("req_")
-            return response
+                return _refusal(told(error), form)
 
         return answer
 
-    def read(name: str, body_type: type[Body], data: bytes) -> Body:
-        body = body_type.read(read_fields(data))
-        if body.ignored:
-            metrics.ignored_fields.labels(name).inc(len(body.ignored))
+    def read(account: Account, body_type: type[Body], data: bytes) -> Body:
+        body = body_type.read(read_fields(data), strict=settings.strict)
+        account.ignored = body.ignored
         return body
 
-    def writing(name: str, body_type: type[Body], ask: Callable[..., Asking]) -> Handler:
+    def writing(body_type: type[Body], ask: Callable[..., Asking]) -> Handler:
         """A handler that answers with texts, whole or as a stream. All that it does counts in the request's time."""
 
         async def handle(request: Request) -> Response:
-            clock, wanted = metrics.clock(name), served.under_way.request(settings.request_timeout)
+            account, wanted = account_of(request), served.under_way.request(settings.request_timeout)
             data = await wanted.result(read_body(request, settings.max_body_mb * 2**20))
 
             def asking() -> Asking:
-                return ask(served, read(name, body_type, data))
+                return ask(served, read(account, body_type, data))
 
             async def begun() -> tuple[Answer, bool]:
                 found = await served.in_thread(asking, size=len(data)) if len(data) > LARGE else asking()
-                texts = await served.begin(found.asked, len(data))
-                return Answer(texts, found.writer(texts), found.asked.n), found.stream
+                account.texts = texts = await served.begin(found.asked, len(data))
+                return Answer(texts, found.writer(texts)), found.stream
 
             answer, stream = await wanted.result(begun(), request.receive)
             if stream:
-                return EventStream(answer, clock, wanted, partial(metrics.ended, name))
+                return EventStream(answer, wanted, account)
             try:
                 return await wanted.result(answer.whole(), request.receive)
             finally:
@@ -99,7 +109,7 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
 
         return handle
 
-    def computing(name: str, body_type: type[Body], answer: Callable[..., dict[str, Any]]) -> Handler:
+    def computing(body_type: type[Body], answer: Callable[..., dict[str, Any]]) -> Handler:
         """A handler that answers without the engine."""
 
         async def handle(request: Request) -> Response:
@@ -107,16 +117,21 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
             data = await wanted.result(read_body(request, settings.max_body_mb * 2**20))
 
             def work() -> Response:
-                return JSONResponse(answer(served, read(name, body_type, data)))
+                return JSONResponse(answer(served, read(account_of(request), body_type, data)))
 
-            embeds = body_type is EmbeddingsBody
+            embeds = issubclass(body_type, EmbedderBody)
             return await wanted.result(served.in_thread(work, size=len(data), embeds=embeds), request.receive)
 
         return handle
 
     async def health(request: Request) -> Response:
         state = served.health()
+        if state == "ok" and served.draining and request.url.path != "/health/live":
+            state = "draining"
         return JSONResponse({"status": state}, 200 if state == "ok" else 503)
+
+    async def described(request: Request) -> Response:
+        return JSONResponse(describe({path: (name, body) for path, name, body, *_ in (*TEXTS, *OTHERS)}))
 
     async def count(request: Request) -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
@@ -127,33 +142,41 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
     async def model(request: Request) -> Response:
         return JSONResponse(one_model(served, request.path_params["name"]))
 
-    handlers = [(path, name, writing(name, body, ask), form) for path, name, body, ask, form in TEXTS]
-    handlers += [(path, name, computing(name, body, answer), form) for path, name, body, answer, form in OTHERS]
+    handlers = [(path, name, writing(body, ask), form) for path, name, body, ask, form in TEXTS]
+    handlers += [(path, name, computing(body, answer), form) for path, name, body, answer, form in OTHERS]
     routes = [Route(path, guarded(name, handle, form), methods=["POST"]) for path, name, handle, form in handlers]
     routes += [
         Route("/v1/models", guarded("models", models)),
         Route("/v1/models/{name:path}", guarded("models", model)),
-        Route("/health", health),
-        Route("/metrics", count),
+        *(Route(path, _untold(health)) for path in ("/health", "/health/live", "/health/ready")),
+        Route("/openapi.json", _untold(described)),
+        Route("/metrics", guarded(None, count)),
     ]
     cors = Middleware(CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"])
+    accounting = Middleware(Accounting, ended=ended, log_texts=settings.log_texts)
     application = Starlette(
         routes=routes,
-        middleware=[cors] if settings.cors_origins else [],
+        middleware=[accounting, cors] if settings.cors_origins else [accounting],
         exception_handlers={404: _no_route, 405: _no_route},
     )
-    application.state.served = served
+    application.state.served, application.state.metrics = served, metrics
     return application
 
 
-def _check_key(request: Request, key: str | None) -> None:
-    if key is not None and not has_key(request.headers, key):
-        raise ApiError(
-            401,
-            "give the server's key as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
-            code="invalid_api_key",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
+def account_of(request: Request) -> Account:
+    """What is told of a request."""
+    account: Account = request.state.account
+    return account
+
+
+def _untold(handle: Handler) -> Handler:
+    """A handler whose requests are neither counted nor logged."""
+
+    async def answer(request: Request) -> Response:
+        account_of(request).endpoint = None
+        return await handle(request)
+
+    return answer
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

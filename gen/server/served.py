@@ -55,6 +55,7 @@ class Served:
         since: when the server began, in seconds since 1970.
         compiling: compiles output types.
         under_way: the work of all requests.
+        draining: whether the server ends once the requests under way are answered.
     """
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
@@ -63,6 +64,7 @@ class Served:
         self.since = int(time.time())
         self.compiling = Compiling(engine.model)
         self.under_way = UnderWay()
+        self.draining = False
         self._apart = ThreadPoolExecutor(1, "gen large requests")
         self._embedding = ThreadPoolExecutor(1, "gen embeds")
 
@@ -120,7 +122,7 @@ class Served:
         calls = isinstance(asked.output_type, ToolCallsType)
         only_prompts = asked.cap == 0 and asked.prompt_logprobs is not None
         submit = partial(self._submit, asked, seeds)
-        texts = Texts(submit, count, self.engine.rows, calls=calls, only_prompts=only_prompts)
+        texts = Texts(submit, count, asked.n, self.engine.rows, calls=calls, only_prompts=only_prompts)
         await self.compiling.ready(asked.output_type)
         try:
             await texts.begin(partial(self.in_thread, size=size))

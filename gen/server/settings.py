@@ -1,12 +1,13 @@
 """The settings of a server; see `gen.server.app`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gen.arguments import read_whole
 from gen.errors import ArgumentError, check_number, show
-from gen.server.keys import check_key
+from gen.server.keys import Key
 
 if TYPE_CHECKING:
     from gen.embedding.encoder import Encoder
@@ -14,28 +15,55 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The arguments of `gen.server.app`, checked."""
+    """The settings of a server, checked.
 
-    names: tuple[str, ...]
-    embedder: "Encoder | None"
-    embedder_names: tuple[str, ...]
-    api_key: str | None
-    max_new_tokens: int | None
-    max_prompts: int
-    request_timeout: float
-    stall_timeout: float
-    max_body_mb: float
-    max_schema_kb: float
-    max_image_mpx: float
-    cors_origins: tuple[str, ...]
+    Attributes:
+        names: the model's names for clients; answers to requests that name no model have the first one.
+        embedder: from `gen.load_encoder`, for `/v1/embeddings`, `/v1/rerank` and `/v1/score`; None for none.
+        embedder_names: the embedder's names for clients.
+        api_key: what clients must send, as `Authorization: Bearer KEY` or `x-api-key: KEY`; None for no key.
+        keys: further keys, with names and limits.
+        max_new_tokens: how many tokens a text has at most; None for what the context leaves.
+        max_prompts: how many texts a request may ask for, prompts times n.
+        request_timeout: seconds after which a request is given up.
+        stall_timeout: seconds without a step, while there is work, after which `/health` answers 503.
+        max_body_mb: how large the body of a request may be, in MiB.
+        max_schema_kb: how large a request's schemas, patterns and tools may be, in KiB.
+        max_image_mpx: how many millions of pixels an image may have.
+        cors_origins: the origins whose pages may call the server from a browser; none unless you give some.
+        log_texts: whether the line of a request in the log has its texts, too.
+        strict: whether a field that the server does not know is refused. Else it changes nothing, and the answer's
+            header `x-ignored-fields` names it.
+    Raises:
+        ArgumentError: a setting cannot be used.
+    """
+
+    names: Sequence[str] = ("gen",)
+    embedder: "Encoder | None" = None
+    embedder_names: Sequence[str] = ("embedder",)
+    api_key: str | None = None
+    keys: Sequence[Key] = ()
+    max_new_tokens: int | None = None
+    max_prompts: int = 2048
+    request_timeout: float = 600
+    stall_timeout: float = 300
+    max_body_mb: float = 8
+    max_schema_kb: float = 256
+    max_image_mpx: float = 40
+    cors_origins: Sequence[str] = ()
+    log_texts: bool = False
+    strict: bool = False
 
     def __post_init__(self) -> None:
         for name in ("names", "embedder_names", "cors_origins"):
             given = getattr(self, name)
-            if not all(isinstance(one, str) and one for one in given) or (name == "names" and not given):
+            if isinstance(given, str) or not all(isinstance(one, str) and one for one in given):
                 raise ArgumentError(f"{name} must be a list of names, got {show(given)}")
-        if self.api_key is not None:
-            check_key(self.api_key)
+            object.__setattr__(self, name, tuple(given))
+        if not self.names:
+            raise ArgumentError("names must have at least one name.")
+        own = () if self.api_key is None else (Key(key=self.api_key),)
+        object.__setattr__(self, "keys", (*own, *self.keys))
         if self.max_new_tokens is not None:
             read_whole("max_new_tokens", self.max_new_tokens, minimum=1)
         read_whole("max_prompts", self.max_prompts, minimum=1)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from gen.calls.streams import EngineStream
+from gen.calls.streams import EngineStream, Progress
 from gen.completions import Completion, StreamEvent
 from gen.errors import EngineFull, IncompleteError, ValueRefusedError
 
@@ -33,6 +33,7 @@ class Texts:
     Args:
         submit: lets the texts of some numbers join the engine, either all of these or none.
         count: how many texts there are.
+        n: how many of them each prompt has; they have consecutive numbers.
         rows: how many texts run at once.
         calls: whether the texts may call tools.
         only_prompts: whether only the prompts' log-probabilities are wanted.
@@ -42,12 +43,14 @@ class Texts:
         self,
         submit: Callable[[Sequence[int]], Sequence[EngineStream]],
         count: int,
+        n: int,
         rows: int,
         *,
         calls: bool,
         only_prompts: bool = False,
     ) -> None:
-        self._submit, self._rows, self._calls, self._only_prompts = submit, rows, calls, only_prompts
+        self._submit, self._n, self._rows = submit, n, rows
+        self._calls, self._only_prompts = calls, only_prompts
         self.streams: list[EngineStream | None] = [None] * count
         self._slots = asyncio.Semaphore(rows)
         self._joining = asyncio.Lock()  # held by the text that asks for room next
@@ -70,6 +73,26 @@ class Texts:
         for stream in self.streams:
             if stream is not None:
                 stream.cancel()
+
+    @property
+    def prompt_tokens(self) -> int:
+        """How many tokens the prompts have of texts that have joined; a prompt of several texts counts once."""
+        return sum(stream.prompt_tokens for stream in self.streams[:: self._n] if stream is not None)
+
+    def progress(self) -> list[Progress]:
+        """How far each of the texts has come that have joined the engine."""
+        return [stream.progress() for stream in self.streams if stream is not None]
+
+    def so_far(self) -> list[str]:
+        """The texts as far as they have come; "" for one that has failed."""
+        found = []
+        for stream in self.streams:
+            text = ""
+            if stream is not None:
+                with suppress(Exception):  # it has failed, and the request's error tells why
+                    text = stream.so_far().text
+            found.append(text)
+        return found
 
     def prompt_ids(self, number: int) -> Sequence[int]:
         """The token ids of a text's prompt; the text must have joined."""

@@ -11,8 +11,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from gen.completions import Completion, StreamEvent
+from gen.server.accounts import Account
 from gen.server.errors import ApiError, ClientGone, told
-from gen.server.metrics import Clock
 from gen.server.served import Asked
 from gen.server.texts import Ended, Texts
 from gen.server.waiting import Wanted
@@ -59,14 +59,10 @@ class Asking:
 
 
 class Answer:
-    """The answer to a client.
+    """The answer to a client."""
 
-    Args:
-        n: how many texts each prompt has; they have consecutive numbers.
-    """
-
-    def __init__(self, texts: Texts, writer: Writer, n: int) -> None:
-        self._texts, self._writer, self._n = texts, writer, n
+    def __init__(self, texts: Texts, writer: Writer) -> None:
+        self._texts, self._writer = texts, writer
 
     async def whole(self) -> Response:
         """The answer as one JSON object.
@@ -75,27 +71,23 @@ class Answer:
             GenError: a text has failed.
         """
         ended = await self._texts.all()
-        return JSONResponse(self._writer.whole(ended, self._prompt_tokens()))
+        return JSONResponse(self._writer.whole(ended, self._texts.prompt_tokens))
 
-    async def events(self, clock: Clock) -> AsyncGenerator[str]:
+    async def events(self) -> AsyncGenerator[str]:
         """The answer as server-sent events.
 
-        Args:
-            clock: times the texts.
         Raises:
             GenError: a text has failed.
         """
         writer, made = self._writer, dict[int, Completion]()
-        yield "".join(writer.begin(self._prompt_tokens()))
+        yield "".join(writer.begin(self._texts.prompt_tokens))
         async for number, found in self._texts.events():
             if isinstance(found, StreamEvent):
-                clock.grown(number)
                 yield "".join(writer.grow(number, found))
             else:
                 made[number] = found
-                clock.ended(number, len(found.token_ids))
                 yield "".join(writer.end(number, found))
-        yield "".join(writer.close([made[number] for number in sorted(made)], self._prompt_tokens()))
+        yield "".join(writer.close([made[number] for number in sorted(made)], self._texts.prompt_tokens))
 
     def failed(self, error: ApiError) -> str:
         """The events after an error, instead of all others that were to come."""
@@ -105,21 +97,18 @@ class Answer:
         """End its texts."""
         self._texts.cancel()
 
-    def _prompt_tokens(self) -> int:
-        return sum(stream.prompt_tokens for stream in self._texts.streams[:: self._n] if stream is not None)
-
 
 class EventStream(Response):
     """An answer as a stream, which goes on while its client wants it; an error is its last event.
 
     Args:
-        ended: is told the status with which it ends: 200, or that of an error.
+        account: is told the status with which it ends: 200, or that of an error.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, answer: Answer, clock: Clock, wanted: Wanted, ended: Callable[[int], object]) -> None:
-        self._answer, self._clock, self._wanted, self._ended = answer, clock, wanted, ended
+    def __init__(self, answer: Answer, wanted: Wanted, account: Account) -> None:
+        self._answer, self._wanted, self._account = answer, wanted, account
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
 
@@ -135,14 +124,14 @@ class EventStream(Response):
             status, last = told_error.status, self._answer.failed(told_error).encode()
         finally:
             self._answer.cancel()
-            self._ended(status)
+            self._account.status = status
         if status != 499:
             with suppress(TimeoutError):  # a client that reads nothing does not read this either
                 async with asyncio.timeout(_LAST):
                     await send({"type": "http.response.body", "body": last})
 
     async def _send_events(self, send: Send) -> None:
-        async with aclosing(self._answer.events(self._clock)) as written:
+        async with aclosing(self._answer.events()) as written:
             async for events in written:
                 if events:
                     await send({"type": "http.response.body", "body": events.encode(), "more_body": True})

@@ -119,7 +119,7 @@ def test_gen_serve_has_the_defaults_of_the_library() -> None:
     options = signature(serve_command).parameters
     shared = [
         (name, options[name].default, parameter.default)
-        for function in (gen.load, gen.Engine, gen.server.app)
+        for function in (gen.load, gen.Engine, gen.server.Settings)
         for name, parameter in signature(function).parameters.items()
         if name in options.keys() - {"model"}
     ]

@@ -1,5 +1,6 @@
 """The demo model behind a server, for the tests of a file."""
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,3 +25,13 @@ def engine(demo: Any) -> Iterator[gen.Engine]:
 @pytest.fixture(scope="module")
 def client(engine: gen.Engine) -> Client:
     return Client(app(engine, names=["demo", "other"]))
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    """What the test sets up of gen's logs is gone after it."""
+    log = logging.getLogger("gen")
+    handlers, level = [*log.handlers], log.level
+    yield
+    log.handlers[:] = handlers
+    log.setLevel(level)

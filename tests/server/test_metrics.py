@@ -7,10 +7,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import gen
-from gen.loop import engine_thread
-from gen.server import app, metrics
+from gen.calls import streams
+from gen.loop import engine_thread, feed
+from gen.server import app
 from tests.helpers.engines import FailingModel, GatedModel
-from tests.server.client import Client
+from tests.server.client import Client, until
 
 
 def numbers(client: Client) -> dict[str, float]:
@@ -38,14 +39,15 @@ def test_an_engine_that_does_not_get_on_is_unhealthy_until_it_does(monkeypatch: 
         reply = client.get("/health")
         assert (reply.status, reply.json) == (503, {"status": "stalled"})
         told = numbers(client)
-        assert (told["gen_running_rows"], told["gen_waiting_requests"], told["gen_progress_age_seconds"]) == (1, 1, 11)
+        assert (told["vllm:num_requests_running"], told["vllm:num_requests_waiting"]) == (1, 1)
+        assert told["gen_progress_age_seconds"] == 11
         model.gate.release()
         assert model.begun.acquire(timeout=60)
         assert client.get("/health").status == 200
         model.open()
         assert ["".join(stream) for stream in streams] == ["hello"] * 2
         told = numbers(client)
-        assert (told["gen_generated_tokens_total"], told["gen_prompt_tokens_total"]) == (10, 2)
+        assert (told["vllm:generation_tokens_total"], told["vllm:prompt_tokens_total"]) == (10, 2)
     assert (client.get("/health").status, client.get("/health").json) == (503, {"status": "closed"})
 
 
@@ -60,31 +62,34 @@ def test_an_engine_whose_loop_has_failed_is_unhealthy() -> None:
     assert (reply.status, reply.json) == (503, {"status": "failed"})
 
 
-def test_streams_are_timed_by_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_texts_are_timed_whether_or_not_they_are_streamed(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(metrics, "monotonic", lambda: now)
+    for module in (feed, engine_thread, streams):
+        monkeypatch.setattr(module, "monotonic", lambda: now)
     model: Any = GatedModel("hello")
     with gen.Engine(model) as engine:
         client = Client(app(engine))
 
         async def run() -> None:
             nonlocal now
-            fields = {"model": "gen", "prompt": "x", "stream": True, "max_tokens": 9}
+            fields = {"model": "gen", "prompt": "x", "stream": stream, "max_tokens": 9}
             asking = asyncio.create_task(client.send("POST", "/v1/completions", fields))
-            while not model.begun.acquire(blocking=False):  # the request has come, and its first step has begun
-                await asyncio.sleep(0)
-            now = 3.0
+            await until(lambda: model.begun.acquire(blocking=False))  # its first step has begun
             for _ in range(4):
+                now += 3
                 model.gate.release()
-                while not model.begun.acquire(blocking=False):
-                    await asyncio.sleep(0)
+                await until(lambda: model.begun.acquire(blocking=False))
+            now += 3
             model.open()
-            assert (await asking).events[-1] == "[DONE]"
+            assert (await asking).status == 200
 
         asyncio.run(run())
         told = numbers(client)
     assert told["gen_requests_total completions 200"] == 1
-    assert told["gen_time_to_first_token_seconds_count completions"] == 1
-    assert 0 <= told["gen_time_to_first_token_seconds_sum completions"] <= 3
-    assert told["gen_time_between_tokens_seconds_count completions"] == 1
-    assert 0 <= told["gen_time_between_tokens_seconds_sum completions"] <= 0.75
+    for name in ("request_queue_time", "time_to_first_token", "inter_token_latency", "e2e_request_latency"):
+        assert told[f"vllm:{name}_seconds_count"] == 1
+    assert told["vllm:request_queue_time_seconds_sum"] == 0
+    assert 0 <= told["vllm:time_to_first_token_seconds_sum"] <= 3
+    assert 2 <= told["vllm:inter_token_latency_seconds_sum"] <= 4
+    assert (told["vllm:prefix_cache_queries_total"], told["vllm:prefix_cache_hits_total"]) == (1, 0)

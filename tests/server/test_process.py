@@ -98,7 +98,7 @@ def test_a_second_ctrl_c_or_the_limit_cuts_what_runs_and_clients_are_told(
     seconds: float,
     code: int,
     monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A stream runs, another request waits for it, and another one for a schema that takes for ever to compile."""
     model, listening, engines = GatedModel("hello there"), listen("127.0.0.1", 0), list[gen.Engine]()
@@ -150,7 +150,7 @@ def test_a_second_ctrl_c_or_the_limit_cuts_what_runs_and_clients_are_told(
     assert stream[0] == 200 and '"code":"closed"' in stream[2].splitlines()[-2]
     for status, after, body in whole:
         assert (status, after, json.loads(body)["error"]["code"]) == (503, "5", "closed")
-    assert capfd.readouterr().err == "gen: cut 3 requests, which had not ended in time.\n"
+    assert "cut 3 requests, which had not ended in time." in caplog.messages
 
 
 @pytest.mark.usefixtures("signals")
@@ -183,7 +183,7 @@ def test_a_model_that_does_not_load_ends_it() -> None:
 
 
 @pytest.mark.usefixtures("signals")
-def test_a_loop_that_fails_ends_it_with_1(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_loop_that_fails_ends_it_with_1(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(GatedModel):
         def new_rows(self, count: int, length: int) -> Any:
             raise SystemError("the device is lost")
@@ -191,7 +191,7 @@ def test_a_loop_that_fails_ends_it_with_1(capfd: pytest.CaptureFixture[str]) -> 
     with gen.Engine(Failing()) as engine:
         engine._thread._error = SystemError("the device is lost")  # only a broken loop sets this
         assert Process(lambda: (gen.server.app(engine), engine), shutdown_timeout=1).run(listen("127.0.0.1", 0)) == 1
-    assert "the engine has failed: SystemError: the device is lost" in capfd.readouterr().err
+    assert "the engine has failed: SystemError: the device is lost" in caplog.messages
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 0), (signal.SIGINT, 130)])

@@ -351,7 +351,7 @@ def test_messages_go_on_with_the_assistants_last_one_and_stop_at_sequences(demo:
         (MESSAGES, {"messages": HELLO, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "input_schema"),
         (MESSAGES, {"messages": HELLO, "tool_choice": {"type": "wizard"}}, "wizard"),
         (MESSAGES, {"messages": HELLO, "mcp_servers": [{"url": "x"}]}, "mcp_servers"),
-        (MESSAGES, {"messages": HELLO, "output_config": {"effort": "low"}}, "effort"),
+        (MESSAGES, {"messages": HELLO, "output_config": {"wizard": "low"}}, "wizard"),
     ],
 )
 def test_what_a_protocol_cannot_do_is_said_in_its_form(path: str, fields: Any, word: str, client: Client) -> None:

@@ -111,7 +111,8 @@ def test_a_key_is_asked_for_in_either_header(engine: gen.Engine) -> None:
         assert client.get("/v1/models", **headers).status == 401
     for headers in ({"authorization": "Bearer secret"}, {"x_api_key": "secret"}):
         assert client.get("/v1/models", **headers).status == 200
-    assert client.get("/health").status == 200 and client.get("/metrics").status == 200
+    assert client.get("/health").status == 200 and client.get("/metrics").status == 401
+    assert client.get("/metrics", x_api_key="secret").status == 200
     for key in ("", "sésame", "abc ", " abc", "a\nb", "\t", "\x7f", 5):
         with pytest.raises(gen.ArgumentError, match="api_key"):
             gen.server.app(engine, api_key=key)

@@ -211,7 +211,7 @@ def test_a_text_whose_type_refuses_the_value_is_answered_nevertheless(engine: ge
     number = Annotated[int, Field(ge=0, le=9), AfterValidator(refuse)]
 
     def texts() -> Texts:
-        return Texts(lambda _: [engine.submit("One", number, seed=1)], 1, 1, calls=False)
+        return Texts(lambda _: [engine.submit("One", number, seed=1)], 1, 1, 1, calls=False)
 
     async def read() -> tuple[list[Ended], list[Any]]:
         whole, streamed = texts(), texts()

@@ -157,7 +157,7 @@ def test_what_the_server_cuts_at_its_end_is_503_or_an_event(
         sent.append(client.send("POST", TEXT, b"{", half=True, reply=replies[-1]))
         tasks = [asyncio.create_task(one) for one in sent]
         await until(lambda: [reply.status for reply in replies[1:3]] == [200, 200] and len(gate.threads) == 2)
-        await until(lambda: engine.stats().running == 6)
+        await until(lambda: engine.stats().running + engine.stats().waiting == 6)
         assert served.end() == len(asked) + 1
         replies = await asyncio.gather(*tasks)
         gate.open()

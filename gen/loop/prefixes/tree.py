@@ -81,6 +81,12 @@ class PrefixTree:
             self._sizes: dict[torch.device, int] = {}  # how many bytes these nodes have on each device
             self._era = object()
 
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it has that are not pinned."""
+        with self._lock:
+            return sum(self._sizes.values())
+
     def open(self, engine: object, most_bytes: int, *, with_rows: bool = False) -> None:
         """An engine allows so many bytes until it closes; with `with_rows`, the bytes of idle rows count too."""
         with self._lock:

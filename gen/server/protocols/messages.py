@@ -29,12 +29,12 @@ class MessagesBody(SamplingFields):
     refused: ClassVar[Mapping[str, object]] = {
         **NOT_SUPPORTED,
         "container": None,
-        "context_management": None,
         "mcp_servers": None,
         "n": 1,
         "structured_outputs": None,
         "response_format": None,
     }
+    harmless = frozenset({"context_management"})
 
     messages: list[Any]
     max_tokens: Annotated[int, Field(ge=0)] | None = None
@@ -51,6 +51,12 @@ class MessagesBody(SamplingFields):
     inference_geo: Any = None
     metadata: Any = None
     service_tier: Any = None
+
+    @property
+    def ignored(self) -> list[str]:
+        """See `Body.ignored`."""
+        effort = ["output_config.effort"] if "effort" in (self.output_config or {}) else []
+        return super().ignored + effort
 
 
 def send_message(served: Served, body: MessagesBody) -> Asking:
@@ -81,7 +87,7 @@ def _read(served: Served, body: MessagesBody) -> Asked:
         form, field = body.output_config.get("format"), "output_config"
         if form is not None and not isinstance(form, Mapping):
             raise refused(f"output_config.format must be an object, got {show(form)}", field)
-        if unknown := set(body.output_config) - {"format"}:
+        if unknown := set(body.output_config) - {"format", "effort"}:
             raise refused(f"output_config: {', '.join(sorted(unknown))} is not supported.", "output_config")
     if body.stop_sequences is not None:
         body.stop = body.stop_sequences

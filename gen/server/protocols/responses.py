@@ -43,7 +43,6 @@ class ResponsesBody(SamplingFields):
         **NOT_SUPPORTED,
         "background": False,
         "n": 1,
-        "truncation": "disabled",
         "structured_outputs": None,
         "response_format": None,
     }
@@ -59,6 +58,7 @@ class ResponsesBody(SamplingFields):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     include: list[str] | None = None
     metadata: dict[str, Any] | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
     chat_template_kwargs: dict[str, Any] | None = None
     previous_response_id: Any = None
     conversation: Any = None
@@ -71,6 +71,11 @@ class ResponsesBody(SamplingFields):
     store: Any = None
     stream_options: Any = None
     user: Any = None
+
+    @property
+    def ignored(self) -> list[str]:
+        """See `Body.ignored`; a conversation that does not fit is refused, and nothing of it is left out."""
+        return super().ignored + (["truncation"] if self.truncation == "auto" else [])
 
 
 def respond(served: Served, body: ResponsesBody) -> Asking:

@@ -1,0 +1,162 @@
+"""What is told of each request: an id in its answer, a line in the log when it ends, and its part of the metrics."""
+
+import json
+import logging
+import re
+import sys
+import time
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from gen.server.tools import new_id
+
+if TYPE_CHECKING:
+    from gen.server.texts import Texts
+
+LOG = logging.getLogger("gen.server")
+_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_GONE = 499  # the status of a request whose client has left, as nginx writes it
+
+
+@dataclass(kw_only=True)
+class Account:
+    """A request, from its head to the end of its answer.
+
+    Attributes:
+        id: of the client's `x-request-id`, or made; the answer has it, too.
+        endpoint: a short name of the path, or the path itself if the server has no such; None for what is not told.
+        key: the name of its key.
+        status: of the answer; a stream's is the one that it ended with.
+        ignored: the fields of its body that change nothing.
+        texts: what the engine makes for it.
+    """
+
+    id: str
+    method: str
+    endpoint: str | None
+    begun: float = field(default_factory=lambda: time.monotonic())
+    key: str | None = None
+    status: int = _GONE
+    ignored: list[str] = field(default_factory=list)
+    texts: "Texts | None" = None
+
+    def seconds(self) -> float:
+        """How long it has taken so far."""
+        return time.monotonic() - self.begun
+
+    def told(self, *, with_texts: bool = False) -> dict[str, Any]:
+        """Its line in the log: tokens are those of all its texts, "queue" and "first_token" their longest times."""
+        found: dict[str, Any] = {
+            "id": self.id,
+            "method": self.method,
+            "endpoint": self.endpoint,
+            "status": self.status,
+            "key": self.key,
+        }
+        if self.texts is not None:
+            made = self.texts.progress()
+            waited, first = [one.waited for one in made], [one.first_token for one in made]
+            found |= {
+                "prompt_tokens": self.texts.prompt_tokens,
+                "cached_tokens": sum(one.cached_tokens for one in made),
+                "completion_tokens": sum(one.tokens for one in made),
+                "queue": _longest(waited),
+                "first_token": _longest(first),
+            }
+        found |= {"seconds": round(self.seconds(), 4), "ignored": ",".join(self.ignored) or None}
+        if with_texts and self.texts is not None:
+            found["texts"] = self.texts.so_far()
+        return {name: value for name, value in found.items() if value is not None}
+
+
+class Accounting:
+    """An application with an account for each request, which its handlers find as `request.state.account`.
+
+    Args:
+        ended: is told of each request that has ended.
+        log_texts: whether the log has their texts.
+    """
+
+    def __init__(self, app: Any, ended: Callable[[Account], object], *, log_texts: bool = False) -> None:
+        self._app, self._ended, self._log_texts = app, ended, log_texts
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        asked = headers.get(b"x-request-id", b"").decode("latin-1")
+        account = Account(
+            id=asked if _ID.fullmatch(asked) else new_id("req_"), method=scope["method"], endpoint=scope["path"]
+        )
+        scope["state"] = {**scope.get("state", {}), "account": account}
+
+        async def send_with_id(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                account.status = message["status"]
+                told = [(b"x-request-id", account.id.encode())]
+                if account.ignored:
+                    told.append((b"x-ignored-fields", ",".join(account.ignored).encode("ascii", "backslashreplace")))
+                message["headers"] = [*message.get("headers", ()), *told]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            if account.endpoint is not None:
+                self._ended(account)
+                LOG.info("request", extra={"told": account.told(with_texts=self._log_texts)})
+
+
+def write_logs(form: Literal["text", "json"], level: int | str) -> None:
+    """Let the process write what `gen` logs to stderr, a line each."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_InJson() if form == "json" else _InText())
+    log = logging.getLogger("gen")
+    log.handlers = [handler]
+    log.setLevel(level)
+
+
+class _InText(logging.Formatter):
+    """`TIME gen: MESSAGE`, and for a request `TIME gen: METHOD ENDPOINT STATUS name=value ...`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, Any] | None = getattr(record, "told", None)
+        if told is None:
+            said = super().format(record)
+        else:
+            first = ("method", "endpoint", "status")
+            line = [_word(told[name]) for name in first]
+            said = " ".join([*line, *(f"{name}={_word(told[name])}" for name in told if name not in first)])
+        return f"{_when(record)} {'gen' if record.levelno < logging.WARNING else record.levelname}: {said}"
+
+
+class _InJson(logging.Formatter):
+    """An object on a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        found = {
+            "time": _when(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            found["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(found | getattr(record, "told", {}), ensure_ascii=False)
+
+
+def _word(value: object) -> str:
+    """A value on a line: in JSON where it has more than one word, or what a client could fake a line with."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text and '"' not in text else json.dumps(value)
+
+
+def _when(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _longest(seconds: list[float | None]) -> float | None:
+    return round(max(found), 4) if (found := [one for one in seconds if one is not None]) else None
