@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from gen.server.settings import Settings
+from gen.server.settings import Settings as Settings
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
