@@ -26,4 +26,4 @@ def cached_tokens(made: Sequence[Completion], prompt_tokens: int) -> int:
 
 def reasoning_tokens(made: Sequence[Completion], tokenizer: Tokenizer) -> int:
     """How many tokens the thoughts have."""
-    return sum(one.reasoning_tokens or len(tokenizer.encode_plain(one.reasoning or "")) for one in made)
+    return sum(one.reasoning_tokens or len(tokenizer.encode_plain(one.reasoning)) for one in made if one.reasoning)
