@@ -7,7 +7,9 @@ from time import monotonic
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
+from gen.calls.growing import Growing, items_of, values_of
 from gen.completions import Completion, StreamEvent
+from gen.constraints.constraint import Constraint
 from gen.errors import GenError
 from gen.loop.feed import Feed
 from gen.loop.jobs import Job
@@ -26,9 +28,15 @@ class Stream(Iterator[str], ABC):
     A stream is closed at the end of its `with` block, and when nothing refers to it any more.
     """
 
+    _compiles_late = False  # whether its output type may be compiled after the call
+
     def __init__(self, job: Job) -> None:
         self._job = job
         self._read_as = ""
+
+    @property
+    def _constraint(self) -> Constraint | None:
+        return self._job.request.constraint
 
     @property
     def prompt_tokens(self) -> int:
@@ -84,8 +92,49 @@ class Stream(Iterator[str], ABC):
     ) -> None:
         self.close()
 
-    def _reads(self, what: Literal["pieces", "events"]) -> None:
-        """Raise a GenError if the stream has been read as the other one of the two."""
+    @abstractmethod
+    def piece(self) -> str:
+        """The next piece, for what reads pieces as something else."""
+
+    async def apiece(self) -> str:
+        """The same for event loops."""
+        try:
+            return self.piece()
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    def values(self) -> Growing:
+        """The value of an output type as far as it is written, as plain data, each time that it has grown.
+
+        This is for types whose text is a JSON object or array. What a value has shown does not change, but for the end
+        of the last string. A number appears when it is whole, and so does a string that is an option, a date or in
+        another format, or part of a union. Other types give one value, at the end. The result is for `for` and `async
+        for`; `async for` is for streams of engines.
+
+        Raises:
+            GenError: the stream has been read as something else.
+            IncompleteError, ValueRefusedError: at the end, as for pieces.
+        """
+        self._reads("values")
+        return Growing(self, lambda: values_of(self._constraint))
+
+    def items(self, of: str | None = None) -> Growing:
+        """The items of `list[T]` or `gen.repeat`, each as soon as it is whole, as a value of its type.
+
+        Args:
+            of: the field of an object whose items are given instead, as "lines" for lines: list[Line].
+        Raises:
+            ArgumentError: the output type has no such items.
+            GenError, IncompleteError, ValueRefusedError: as for `values`.
+        """
+        found = Growing(self, lambda: items_of(self._constraint, of))
+        if self._constraint is not None or not self._compiles_late:
+            found.check()
+        self._reads("items")
+        return found
+
+    def _reads(self, what: Literal["pieces", "events", "values", "items"]) -> None:
+        """Raise a GenError if the stream has been read as another one of these."""
         if self._read_as != what:
             if self._read_as:
                 raise GenError(f"the stream is read as {self._read_as}, and gives no {what} beside them.")
@@ -108,6 +157,10 @@ class CallerStream(Stream):
 
     def __next__(self) -> str:
         self._reads("pieces")
+        return self.piece()
+
+    def piece(self) -> str:
+        """See `Stream.piece`."""
         for whole in self._turns:
             text = self._job.only_text
             if piece := whole.text if whole is not None else "" if text is None else text.read():
@@ -185,17 +238,31 @@ class EngineStream(Stream, AsyncIterator[str]):
         owner: the object that closes the engine when it is deleted; the stream keeps it alive.
     """
 
+    _compiles_late = True
+
     def __init__(self, feed: Feed, owner: object) -> None:
         super().__init__(feed.job)
         self._feed, self._owner = feed, owner
         self._closed = False
 
+    @property
+    def _constraint(self) -> Constraint | None:
+        return self._feed.job.request.constraint
+
     def __next__(self) -> str:
         self._reads("pieces")
-        return self._next(self._feed.take)
+        return self.piece()
 
     async def __anext__(self) -> str:
         self._reads("pieces")
+        return await self.apiece()
+
+    def piece(self) -> str:
+        """See `Stream.piece`."""
+        return self._next(self._feed.take)
+
+    async def apiece(self) -> str:
+        """See `Stream.apiece`."""
         return await self._anext(self._feed.take)
 
     def events(self) -> "EngineEvents":

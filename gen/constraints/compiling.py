@@ -10,7 +10,7 @@ import torch
 
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.composing.composition import Composition, Tables
-from gen.constraints.composing.trees import Plan, Told, Tree, bare, read_tree
+from gen.constraints.composing.trees import Again, Plan, Told, Tree, bare, read_tree
 from gen.constraints.constraint import Constraint
 from gen.constraints.host_engine import Grammar
 from gen.constraints.output_types import Composed
@@ -117,7 +117,15 @@ def carry_out(model: Model, plan: Tree | Told, worked: "Worked | None" = None) -
             kept.popitem(last=False)
     value = plan.parse if isinstance(plan, Plan) else plan.value
     told = plan if isinstance(plan, Told) else None
-    return replace(constraint, value=value, told=told)  # equal schemas may be of different types
+    of = plan if isinstance(plan, Plan) else None
+    return replace(  # equal schemas may be of different types
+        constraint,
+        value=value,
+        told=told,
+        schema=None if of is None else of.schema,
+        python_type=None if of is None else of.python_type,
+        separator=plan.separator.text if isinstance(plan, Again) else None,
+    )
 
 
 def _bytes(constraints: Iterable[Constraint]) -> int:

@@ -60,6 +60,9 @@ class Constraint:
         special_ids: the special tokens that the strings of its parts name.
         told: its trees, if its texts may have a thought in them.
         value: gives the value of a text, or of its pieces; see `read`.
+        schema: the JSON schema, as a text, of a type whose texts are JSON; None for others.
+        python_type: the Python type that it was compiled from, if it was one.
+        separator: of `gen.repeat`; None for other types.
     """
 
     engine: EngineName
@@ -73,6 +76,9 @@ class Constraint:
     special_ids: frozenset[int] = field(default=frozenset(), repr=False)
     told: "Told | None" = field(default=None, repr=False)
     value: Callable[[Any], Any] = field(repr=False)
+    schema: str | None = field(default=None, repr=False)
+    python_type: Any = field(default=None, repr=False)
+    separator: str | None = field(default=None, repr=False)
 
     def accepts(self, text: str | bytes) -> bool:
         """Whether a text is a full match. Bytes show special tokens, which a str does not; see `written`."""

@@ -101,7 +101,8 @@ def _type_plan(output_type: Any) -> Plan:
         asked = JsonSchema(json.dumps(schema, ensure_ascii=False), closed=True, whitespace="line", ecma=False)
         plan = _json_plan(asked, adapter.validate_json)
     assert plan.table is not None  # types have one; tells mypy
-    return replace(plan, table=_in_words(plan.table, in_python), grammar=_in_words(plan.grammar, in_python))
+    table, grammar = _in_words(plan.table, in_python), _in_words(plan.grammar, in_python)
+    return replace(plan, table=table, grammar=grammar, python_type=output_type)
 
 
 def _in_words(make: Callable[[], T], words: Callable[[str], str]) -> Callable[[], T]:
@@ -118,7 +119,8 @@ def _in_words(make: Callable[[], T], words: Callable[[str], str]) -> Callable[[]
 
 def _json_plan(asked: JsonSchema, parse: Callable[[str], Any]) -> Plan:
     key = ("json", asked.schema, asked.closed, asked.whitespace, asked.ecma and "attern" in asked.schema)
-    return Plan(key=key, table=partial(_json_table, asked), grammar=partial(_json_grammar, asked), parse=parse)
+    table, grammar = partial(_json_table, asked), partial(_json_grammar, asked)
+    return Plan(key=key, table=table, grammar=grammar, parse=parse, schema=asked.schema)
 
 
 def _json_table(asked: JsonSchema) -> Table:

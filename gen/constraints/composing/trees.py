@@ -42,6 +42,8 @@ class Plan:
         grammar: writes the grammar for llguidance. Raises ConstraintError where it cannot.
         parse: reads a whole text. Raises ValueError where the type refuses the value.
         about: what it is, for errors; "" if it has no name.
+        schema: the JSON schema, as a text, of a type whose texts are JSON; None for others.
+        python_type: the Python type that it is the plan of, if it is one.
     """
 
     key: Hashable
@@ -49,6 +51,8 @@ class Plan:
     grammar: Callable[[], str]
     parse: Callable[[str], Any]
     about: str = ""
+    schema: str | None = None
+    python_type: Any = None
 
     def value(self, piece: Any) -> Any:
         """See `Word.value`. Raises ValueError where the type refuses the value."""

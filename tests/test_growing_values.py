@@ -1,0 +1,177 @@
+"""Values while they grow: each is the beginning of the next one, and the last one is the whole text's."""
+
+import asyncio
+import datetime
+import json
+import random
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+import gen
+from gen.calls.partial_json import PartialJson
+from gen.samplers import greedy
+from tests.helpers import ScriptedModel
+
+
+class Line(BaseModel):
+    what: str
+    price: float
+    kind: Literal["new", "newer"] = "new"
+
+
+class Invoice(BaseModel):
+    title: str
+    day: datetime.date
+    note: str | None
+    lines: list[Line]
+    paid: bool
+
+
+INVOICE = (
+    '{"title": "A \\"quoted\\" \\n\u00e9", "day": "2024-05-06", "note": "n1", "lines": [{"what": "tea", '
+    '"price": 12.5, "kind": "newer"}, {"what": "a \\\\ b", "price": 3.0, "kind": "new"}], "paid": true}'
+)
+
+
+def begins(shown: Any, later: Any) -> bool:
+    """Whether a value is the beginning of a later one: only the last string may have become longer."""
+    if isinstance(shown, dict) and isinstance(later, dict):
+        keys = list(shown)
+        same = all(shown[key] == later[key] for key in keys[:-1])
+        return list(later)[: len(keys)] == keys and same and (not keys or begins(shown[keys[-1]], later[keys[-1]]))
+    if isinstance(shown, list) and isinstance(later, list):
+        size = len(shown)
+        return shown[:-1] == later[: size - 1 if size else 0] and (not size or begins(shown[-1], later[size - 1]))
+    if isinstance(shown, str) and isinstance(later, str):
+        return later.startswith(shown)
+    return type(shown) is type(later) and bool(shown == later)
+
+
+def drawn(draws: random.Random, depth: int = 0) -> tuple[Any, dict[str, Any]]:
+    """A random value, and a schema that it meets."""
+    kind = draws.choice(
+        ["string", "enum", "date", "number", "bool", "null", "union", *["object", "array"] * (depth < 3)]
+    )
+    if depth == 0:
+        kind = draws.choice(["object", "array"])
+    if kind == "object":
+        names = draws.sample(["a", 'b"', "c\\", "d e", "\u00e9"], draws.randrange(4))
+        parts = {name: drawn(draws, depth + 1) for name in names}
+        schema = {"type": "object", "properties": {name: part for name, (_, part) in parts.items()}}
+        return {name: value for name, (value, _) in parts.items()}, schema
+    if kind == "array":
+        made = [drawn(draws, depth + 1) for _ in range(draws.randrange(4))]
+        return [value for value, _ in made], {"type": "array", "prefixItems": [part for _, part in made]}
+    text = "".join(draws.choice('ab"\\/\n\u00e9\U0001f600 {}[],:') for _ in range(draws.randrange(9)))
+    leaves: dict[str, tuple[Any, dict[str, Any]]] = {
+        "string": (text, {"type": "string"}),
+        "enum": ("newer", {"enum": ["new", "newer"]}),
+        "date": ("2024-05-06", {"type": "string", "format": "date"}),
+        "number": (draws.choice([0, -7, 12.5, 1e30, 123456789012345678901234567890]), {"type": "number"}),
+        "bool": (draws.random() < 0.5, {"type": "boolean"}),
+        "null": (None, {"type": "null"}),
+        "union": (text, {"anyOf": [{"type": "string"}, {"type": "null"}]}),
+    }
+    return leaves[kind]
+
+
+def test_each_value_is_the_beginning_of_the_next_one() -> None:
+    for number in range(300):
+        draws = random.Random(number)
+        value, schema = drawn(draws)
+        written = json.dumps(value, ensure_ascii=draws.random() < 0.5, indent=draws.choice([None, 1]))
+        for size in (1, draws.randrange(2, 9)):
+            text, before = PartialJson(schema), None
+            for at in range(0, len(written), size):
+                text.push(written[at : at + size])
+                now = text.value()
+                assert before is None or begins(before, now), (written, before, now)
+                assert begins(now, value), (written, now)
+                before = now
+            assert text.value() == json.loads(written)
+
+
+def test_options_dates_and_strings_of_unions_appear_whole() -> None:
+    stream = gen.stream(ScriptedModel(INVOICE), "x", Invoice, sampler=greedy())
+    shown = list(stream.values())
+    assert shown[-1] == json.loads(INVOICE)
+    assert shown[0] == {}
+    titles = [one["title"] for one in shown if "title" in one]
+    assert titles[:4] == ["", "A", "A ", 'A "']
+    assert {one.get("day") for one in shown} == {None, "2024-05-06"}
+    assert {one.get("note") for one in shown} == {None, "n1"}
+    kinds = {line.get("kind") for one in shown for line in one.get("lines", [])}
+    assert kinds == {None, "newer", "new"}
+    prices = {line.get("price") for one in shown for line in one.get("lines", [])}
+    assert prices == {None, 12.5, 3.0}
+
+
+def test_items_come_as_soon_as_they_are_whole() -> None:
+    lines = json.loads(INVOICE)["lines"]
+    stream = gen.stream(ScriptedModel(INVOICE), "x", Invoice, sampler=greedy())
+    found = stream.items(of="lines")
+    first = next(found)
+    assert first == Line(**lines[0])
+    assert stream.so_far().text.endswith('"newer"}')
+    assert list(found) == [Line(**lines[1])]
+    listed = gen.stream(ScriptedModel(json.dumps([1, 22, 3])), "x", list[int], sampler=greedy())
+    assert list(listed.items()) == [1, 22, 3]
+    for kind in (Annotated[list[int], Field(max_length=4)], list[int] | None, tuple[int, ...]):
+        assert list(gen.stream(ScriptedModel("[1, 22, 3]"), "x", kind, sampler=greedy()).items()) == [1, 22, 3]
+    items = {"type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"]}
+    schema = gen.json_schema({"type": "object", "properties": {"a": {"type": "array", "items": items}}})
+    plain = gen.stream(ScriptedModel('{"a": [{"b": 1}, {"b": 22}]}'), "x", schema, sampler=greedy())
+    assert list(plain.items(of="a")) == [{"b": 1}, {"b": 22}]
+
+
+def test_parts_that_are_repeated_come_one_by_one() -> None:
+    stream = gen.stream(ScriptedModel("12, 7, 330"), "x", gen.repeat(int, ", "), sampler=greedy())
+    found = stream.items()
+    assert next(found) == 12
+    assert stream.so_far().text == "12, "
+    assert list(found) == [7, 330]
+
+
+def test_other_types_give_one_value_at_the_end() -> None:
+    for kind, text, value in ((int, "77", 77), (gen.regex("[{a]+"), "{a{", "{a{"), (Literal["x", "y"], "y", "y")):
+        assert list(gen.stream(ScriptedModel(text), "x", kind, sampler=greedy()).values()) == [value]
+    assert list(gen.stream(ScriptedModel("Hi."), "x").values()) == ["Hi."]
+
+
+def test_engines_give_values_and_items_in_threads_and_in_event_loops() -> None:
+    async def read(stream: Any, of: str | None) -> list[Any]:
+        return [one async for one in (stream.values() if of is None else stream.items(of=of))]
+
+    lines = [Line(**line) for line in json.loads(INVOICE)["lines"]]
+    with gen.Engine(ScriptedModel(INVOICE)) as engine:
+        assert list(engine.submit("x", Invoice).values())[-1] == json.loads(INVOICE)
+        assert list(engine.submit("x", Invoice).items(of="lines")) == lines
+        assert asyncio.run(read(engine.submit("x", Invoice), None))[-1] == json.loads(INVOICE)
+        assert asyncio.run(read(engine.submit("x", Invoice), "lines")) == lines
+
+
+def test_what_has_no_items_and_what_is_read_twice_is_refused() -> None:
+    for kind, of in ((int, None), (Invoice, None), (gen.repeat(int, ","), "a"), (None, None)):
+        with pytest.raises(gen.ArgumentError, match="items"):
+            gen.stream(ScriptedModel("7"), "x", kind).items(of=of)
+    for of in ("title", "other"):
+        with pytest.raises(gen.ArgumentError, match="items"):
+            gen.stream(ScriptedModel("7"), "x", Invoice).items(of=of)
+    stream = gen.stream(ScriptedModel(INVOICE), "x", Invoice)
+    next(stream)
+    with pytest.raises(gen.GenError, match="read as pieces"):
+        stream.values()
+
+
+def test_a_value_that_is_cut_ends_with_the_error_of_its_stream() -> None:
+    class Long(BaseModel):
+        text: str = Field(max_length=50)
+
+    stream = gen.stream(ScriptedModel('{"text": "abcdefgh"}'), "x", Long, stop="d")
+    shown = []
+    with pytest.raises(gen.IncompleteError):
+        for value in stream.values():
+            shown.append(value)
+    assert shown[-1] == {"text": "abc"}
