@@ -52,17 +52,6 @@ SCHEMAS: dict[str, list[Case]] = {
         ({"uniqueItems": True, "items": {"enum": [*range(20)]}, "type": "array"}, ["[0, 5, 19]"], ["[5, 0]"]),
         ({"uniqueItems": True, "items": {"enum": [*range(10)]}, "type": "array"}, ["[5, 0]"], ["[5, 5]"]),
     ],
-    "`unevaluatedProperties` beside `anyOf`": [
-        (
-            {
-                "type": "object",
-                "anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}],
-                "unevaluatedProperties": False,
-            },
-            ['{"a": 1}', '{"b": 1}'],
-            ['{"a": 1, "b": 1}'],
-        ),
-    ],
     "`format`": [
         ({"type": "string", "format": "date"}, ['"2024-02-29"'], ['"today"']),
         ({"prefixItems": [{"format": "ipv4"}], "enum": [["12"], ["1.1.1.1"]]}, ['["1.1.1.1"]'], ['["12"]']),

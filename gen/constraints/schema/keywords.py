@@ -21,6 +21,7 @@ from gen.constraints.schema.parts import (
 _MOST_DIGITS = 300  # of a number in a schema
 _REFUSED = {
     "unevaluatedItems": "array",
+    "unevaluatedProperties": "object",
     "contentMediaType": "string",
     "$dynamicRef": "any",
     "$recursiveRef": "any",

@@ -12,7 +12,6 @@ from gen.constraints.schema.references import References
 
 _MOST_PARTS = 2048
 _WORK = 50  # of merging two parts
-_MOST_BESIDE = 4
 _OBJECT = frozenset(("object",))
 _SAME_VALUE = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependencies", "dependentSchemas", "dependentRequired")
 
@@ -45,20 +44,14 @@ class Merger:
             out = self._cross(out, self.parts(schema, path), path)
         return out
 
-    def parts(self, schema: Any, path: str, beside: Parts = (ANYTHING,)) -> Parts:
-        """The parts of a schema, overlapping or not. Raises Unsupported, TooLarge.
-
-        Args:
-            beside: parts that the value meets as well; they may tell the alternatives of a oneOf apart.
-        """
+    def parts(self, schema: Any, path: str) -> Parts:
+        """The parts of a schema, overlapping or not. Raises Unsupported, TooLarge."""
         if schema is True or schema == {}:
             return (ANYTHING,)
         if schema is False:
             return ()
         if not isinstance(schema, dict):
             raise Unsupported(f"the schema at {path} must be an object, true or false")
-        if beside != (ANYTHING,) and len(beside) <= _MOST_BESIDE and self._has_one_of(schema, path):
-            return self._merge(schema, path, beside)
         known = self._known.get(id(schema))
         if known is None:
             self._budget.spend(_WORK, f"merging the schemas at {path[:80]}")
@@ -66,33 +59,19 @@ class Merger:
             self._known[id(schema)] = known
         return known[1]
 
-    def _has_one_of(self, schema: Any, path: str, depth: int = 0) -> bool:
-        """Whether a value of the schema must meet a oneOf. Raises Unsupported for references that lead nowhere."""
-        if not isinstance(schema, dict) or depth > _MOST_BESIDE:
-            return False
-        if "$ref" in schema:
-            return self._has_one_of(self._references.resolve(schema, path), path, depth + 1)
-        every = schema.get("allOf")
-        return "oneOf" in schema or (
-            isinstance(every, list) and any(self._has_one_of(one, path, depth + 1) for one in every)
-        )
-
-    def _merge(self, schema: dict[str, Any], path: str, beside: Parts = (ANYTHING,)) -> Parts:
+    def _merge(self, schema: dict[str, Any], path: str) -> Parts:
         if "$ref" in schema and self._references.alone:
             # up to draft 7 keywords beside a $ref are ignored; gen reads properties, which closed objects may then have
             named = schema.get("properties", {})
             own = Part(properties=(Properties(named=named, matching={}),)) if isinstance(named, dict) else ANYTHING
-            return self._cross((own,), self._referred(schema, path, beside), path)
-        known = self._references.own(schema)
-        out: Parts = (own_part(known, path),)
+            return self._cross((own,), self._referred(schema, path), path)
+        out: Parts = (own_part(self._references.own(schema), path),)
         for word in _SAME_VALUE:
             if word in schema:
-                out = self._keyword(out, word, schema[word], schema, path, beside)
-        if "unevaluatedProperties" in known:
-            out = tuple(_evaluated(part, known["unevaluatedProperties"]) for part in out)
+                out = self._keyword(out, word, schema[word], schema, path)
         return out
 
-    def _keyword(self, out: Parts, word: str, said: Any, schema: dict[str, Any], path: str, beside: Parts) -> Parts:
+    def _keyword(self, out: Parts, word: str, said: Any, schema: dict[str, Any], path: str) -> Parts:
         """The parts that were merged so far, with one more keyword."""
         here = f"{path}/{word}"
         if word.endswith("Of") and not isinstance(said, list):
@@ -100,15 +79,15 @@ class Merger:
         if word.startswith("depend") and not isinstance(said, dict):
             raise Unsupported(f"{word} at {path} must be an object")
         if word == "$ref":
-            return self._cross(out, self._referred(schema, path, self._cross(out, beside, path)), path)
+            return self._cross(out, self._referred(schema, path), path)
         if word == "allOf":
             for number, one in enumerate(said):
-                out = self._cross(out, self.parts(one, f"{here}/{number}", self._cross(out, beside, path)), path)
+                out = self._cross(out, self.parts(one, f"{here}/{number}"), path)
             return out
         if word in ("anyOf", "oneOf"):
             each = [self.parts(one, f"{here}/{number}") for number, one in enumerate(said)]
             if word == "oneOf":
-                each = self._exclusive(self._cross(out, beside, path), each, said, path)
+                each = self._exclusive(out, each, said, path)
             return self._cross(out, _any(each), path)
         if word == "not":
             return self._cross(out, self._not(said, here), path)
@@ -127,25 +106,24 @@ class Merger:
             if isinstance(names, list):
                 then: Parts = (Part(required=tuple(names)),)
             else:
-                then = self.parts(needed, f"{here}/{name}", self._cross(has, self._cross(out, beside, path), path))
+                then = self.parts(needed, f"{here}/{name}")
             then = self._cross(has, then, path)
             out = self._cross(out, _any([without, then]), path)
         return out
 
-    def _referred(self, schema: dict[str, Any], path: str, beside: Parts) -> Parts:
+    def _referred(self, schema: dict[str, Any], path: str) -> Parts:
         target = self._references.resolve(schema, path)
         if id(target) in self._open:
             raise Unsupported(f"$ref {schema['$ref'][:80]!r} at {path} refers to itself")
         self._open.append(id(target))
         try:
-            return self.parts(target, f"{path}/$ref", beside)
+            return self.parts(target, f"{path}/$ref")
         finally:
             self._open.pop()
 
     def _not(self, schema: Any, path: str) -> Parts:
         ways = negated(schema, path, self._references)
-        parts = _any([self._cross((one.part,), self.all_of(one.schemas, path), path) for one in ways])
-        return tuple(_not_holding(part) for part in parts)
+        return _any([self._cross((one.part,), self.all_of(one.schemas, path), path) for one in ways])
 
     def _exclusive(self, out: Parts, each: list[Parts], schemas: list[Any], path: str) -> list[Parts]:
         """The alternatives of a oneOf, without values that two of them share."""
@@ -211,19 +189,3 @@ class Merger:
 
 def _any(each: Sequence[Parts]) -> Parts:
     return tuple(dict.fromkeys(part for parts in each for part in parts))
-
-
-def _not_holding(part: Part) -> Part:
-    """The part, marked as made from a negated schema."""
-    return replace(part, properties=tuple(replace(one, holds=False) for one in part.properties))
-
-
-def _evaluated(part: Part, schema: Any) -> Part:
-    """The part with `unevaluatedProperties`: properties that no schema merged into it names must meet this schema."""
-    held = [one for one in part.properties if one.holds]
-    if any(one.additional is not None for one in held):
-        return part
-    named = {name: True for one in held for name in one.named}
-    matching = {pattern: True for one in held for pattern in one.matching}
-    new = Properties(named=named, matching=matching, additional=schema)
-    return replace(part, properties=(*part.properties, new))

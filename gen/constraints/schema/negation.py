@@ -64,7 +64,7 @@ def negated(schema: Any, path: str, references: References, depth: int = 0) -> l
                     out.append(Negated(present, (references.opposite(needed),)))
         elif word in ("enum", "const"):
             out += _other_values(own.values or (), references)
-        elif word in SAYS_SOMETHING or word == "unevaluatedProperties":
+        elif word in SAYS_SOMETHING:
             out += map(Negated, _opposite(word, own, path, references))
     return out
 
@@ -86,8 +86,6 @@ def _opposite(word: str, own: Part, path: str, references: References) -> list[P
         return [Part(types=objects, some=(Some(names=references.opposite(name), value=True),)) for name in own.names]
     if word in ("items", "prefixItems", "additionalItems"):
         return _other_items(word, own.items, path, references)
-    if word == "multipleOf" and own.multiples[0].denominator == 1:
-        return [Part(types=frozenset(("number",))), Part(types=frozenset(("integer",)), no_multiples=own.multiples)]
     if word == "pattern":
         return [Part(types=strings, unmatched=own.patterns)]
     if word == "minLength":

@@ -25,15 +25,12 @@ class Properties:
         matching: the schemas of properties by patterns of their names.
         additional: the schema of all others; None if none is written.
         lists: whether its names count as the list of properties to which closed objects are limited.
-        holds: whether it comes from a schema that the value must meet; False for a negated schema, which does not
-            "evaluate" properties.
     """
 
     named: dict[str, Any]
     matching: dict[str, Any]
     additional: Any = None
     lists: bool = True
-    holds: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,7 +78,6 @@ class Part:
     low: Bound | None = None
     high: Bound | None = None
     multiples: tuple[Fraction, ...] = ()
-    no_multiples: tuple[Fraction, ...] = ()
     min_length: int = 0
     max_length: int | None = None
     patterns: tuple[str, ...] = ()
@@ -154,7 +150,7 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "high": lambda one, other: min(one, other, key=lambda bound: (bound[0], not bound[1])),
     **dict.fromkeys(("min_length", "min_items", "min_properties", "unique"), max),
     **dict.fromkeys(("max_length", "max_items", "max_properties"), _least),
-    **dict.fromkeys(("multiples", "no_multiples", "patterns", "unmatched", "formats", "items", "required"), _together),
+    **dict.fromkeys(("multiples", "patterns", "unmatched", "formats", "items", "required"), _together),
     **dict.fromkeys(("properties", "refused"), _together),
     "contains": _counted,
     "some": _each_some,

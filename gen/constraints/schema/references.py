@@ -1,22 +1,22 @@
 """What `$ref` refers to within one schema, and which draft the schema is written in.
 
-A schema with an `$id` is a document of its own: references below it start from there. Example: in
-{"$id": "http://a/b", "$defs": {"c": {"$id": "c", "$ref": "#d", "$defs": {"e": {"$anchor": "d"}}}}} the `$ref` means
-http://a/c#d, which is the schema with the anchor.
+A reference is the root's own address, or "#", with a JSON pointer or an anchor behind. Example: in
+{"$ref": "#/$defs/a", "$defs": {"a": {"$anchor": "b"}}} it could be "#b" as well.
 """
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
-from urllib.parse import unquote, urljoin
+from urllib.parse import unquote
 
 from gen.constraints.automata.limits import Unsupported
 
 _IGNORES_SIBLINGS = re.compile(r"json-schema\.org/(schema|draft-0[3-7]/)")
-_HAS_PLAIN_ID = re.compile(r"json-schema\.org/draft-0[34]/")
 _ONE = frozenset(f"{word}{about}" for word in ("additional", "unevaluated") for about in ("Items", "Properties")).union(
     ["contains", "contentSchema", "else", "if", "items", "not", "propertyNames", "then"]
 )
+_HAS_PLAIN_ID = re.compile(r"json-schema\.org/draft-0[34]/")
 _LISTS = frozenset(["allOf", "anyOf", "oneOf", "items", "prefixItems"])
 _MAPS = frozenset(["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"])
 
@@ -36,9 +36,7 @@ class References:
         dialect = root.get("$schema") if isinstance(root, dict) else None
         self.alone = isinstance(dialect, str) and _IGNORES_SIBLINGS.search(dialect) is not None
         self._plain_id = isinstance(dialect, str) and _HAS_PLAIN_ID.search(dialect) is not None
-        self._bases: dict[int, str] = {}
         self._of_openapi = dialect is None
-        self._named: dict[str, Any] | None = None
         self._made: dict[tuple[int, str], dict[str, Any]] = {}
         self._opposites: dict[int, tuple[Any, dict[str, Any]]] = {}
 
@@ -47,19 +45,19 @@ class References:
         ref = schema["$ref"]
         if not isinstance(ref, str):
             raise Unsupported(f"$ref at {path} is no text")
-        if self._named is None:
-            self._named = {}
-            if isinstance(self._root, dict):
-                self._name(self._root)
-        address, _, fragment = _joined(self._bases.get(id(schema), ""), ref).partition("#")
+        address, _, fragment = ref.partition("#")
         fragment = unquote(fragment)
-        if address not in self._named:
+        root = self._root if isinstance(self._root, dict) else {}
+        if address and address not in [str(root.get(word, "")).partition("#")[0] for word in ("$id", "id")]:
             raise Unsupported(f"$ref {ref[:80]!r} at {path}: only references within the schema are supported")
+        anchors, nested = self._names
+        if id(schema) in nested:
+            raise Unsupported(f"$ref {ref[:80]!r} at {path}, within a schema that has an $id of its own")
         if fragment and not fragment.startswith("/"):
-            if f"{address}#{fragment}" not in self._named:
+            if fragment not in anchors:
                 raise Unsupported(f"$ref {ref[:80]!r} at {path}: there is no such anchor in the schema")
-            return self._named[f"{address}#{fragment}"]
-        node = self._named[address]
+            return anchors[fragment]
+        node = self._root
         for step in fragment.split("/")[1:]:
             step = step.replace("~1", "/").replace("~0", "~")
             try:
@@ -89,31 +87,25 @@ class References:
             return schema | {"type": [*(said if isinstance(said, list) else [said]), "null"]}
         return schema
 
-    def _name(self, root: dict[str, Any]) -> None:
-        """Note the addresses of a schema and of all schemas below it, and where their references start from."""
-        assert self._named is not None  # set before; tells mypy
-        self._named[""] = root
-        todo = [(root, "")]
+    @cached_property
+    def _names(self) -> tuple[dict[str, Any], set[int]]:
+        """The schemas with anchors; and the ids of schemas within one that has an `$id` of its own, where references
+        start from another address.
+        """
+        anchors: dict[str, Any] = {}
+        nested: set[int] = set()
+        todo = [(self._root, False)] if isinstance(self._root, dict) else []
         while todo:
-            node, base = todo.pop()
-            address = node.get("$id", node.get("id") if self._plain_id or node is root else None)
-            if isinstance(address, str) and not (self.alone and "$ref" in node):
-                moved, _, anchor = _joined(base, address).partition("#")
-                if moved != base:
-                    base = moved
-                    self._named.setdefault(base, node)
-                if anchor:
-                    self._named.setdefault(f"{base}#{anchor}", node)
-            for word in ("$anchor", "$dynamicAnchor"):
-                if isinstance(node.get(word), str):
-                    self._named.setdefault(f"{base}#{node[word]}", node)
-            self._bases[id(node)] = base
-            todo += [(one, base) for one in _inside(node)]
-
-
-def _joined(base: str, ref: str) -> str:
-    """The address of a reference below a base. urljoin cannot join a fragment to a URN."""
-    return base + ref if ref.startswith("#") else urljoin(base, ref)
+            node, within = todo.pop()
+            own = node.get("id" if self._plain_id else "$id", "")
+            if isinstance(own, str) and not (self.alone and "$ref" in node):
+                within = within or (node is not self._root and own.partition("#")[0] != "")
+                found = [own.partition("#")[2], node.get("$anchor"), node.get("$dynamicAnchor")]
+                anchors |= {name: node for name in found if isinstance(name, str) and name and not within}
+            if within:
+                nested.add(id(node))
+            todo += [(one, within) for one in _inside(node)]
+        return anchors, nested
 
 
 def _inside(node: dict[str, Any]) -> Iterator[dict[str, Any]]:

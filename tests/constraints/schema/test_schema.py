@@ -236,32 +236,48 @@ def test_references_are_resolved_as_their_draft_says() -> None:
     assert accepts(twice, {"inner": {"id": 1}, "id": 2})  # used within itself, not a circle
 
 
-def test_references_start_from_the_nearest_address_and_never_mean_data() -> None:
-    address = "http://a.example/"
+def test_references_start_from_the_root_and_never_mean_data() -> None:
+    address = "http://a.example/root"
     schema = {
-        "$id": f"{address}root",
+        "$id": address,
         "$defs": {
-            "one": {"$id": "one", "$defs": {"here": {"$anchor": "x", "type": "null"}}, "$ref": "#x"},
-            "urn": {"$id": "urn:uuid:1", "$defs": {"in": {"type": "boolean"}}, "$ref": "#/$defs/in"},
             "data": {"enum": [{"$anchor": "y", "type": "null"}]},
             "named": {"$anchor": "y", "type": "integer"},
             "name": {"properties": {"$id": {"$anchor": "z", "type": "string"}}},
         },
-        "prefixItems": [
-            {"$ref": "one"},
-            {"$ref": "urn:uuid:1"},
-            {"$ref": "#y"},
-            {"$ref": f"{address}root#z"},
-            {"$ref": "one#x"},
-        ],
+        "prefixItems": [{"$ref": "#y"}, {"$ref": f"{address}#z"}, {"$ref": f"{address}#/$defs/named"}],
         "type": "array",
-        "minItems": 5,
+        "minItems": 3,
         "items": False,
     }
-    for value in ([None, True, 1, "a", None], [None, True, None, "a", None], [1, True, 1, "a", None]):
+    for value in ([1, "a", 1], [None, "a", 1], [1, 1, 1], [1, "a", "a"]):
         assert accepts(schema, value) == Draft202012Validator(schema).is_valid(value)
     with pytest.raises(Unsupported, match="no such anchor"):
         accepts({"$ref": "#y", "$defs": {"a": {"const": {"$anchor": "y"}}}}, 1)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"$ref": "one", "$defs": {"one": {"$id": "one", "type": "null"}}}, "only references within the schema"),
+        ({"$ref": "#x", "$defs": {"one": {"$id": "one", "$anchor": "x"}}}, "no such anchor"),
+        (
+            {"$ref": "#/$defs/a", "$defs": {"a": {"$id": "a", "items": {"$ref": "#/$defs/b"}}, "b": {}}},
+            "at #/.*items, within a schema that has an .id of its own",
+        ),
+        (
+            {
+                "$schema": "http://json-schema.org/draft-04/schema#",
+                "properties": {"a": {"id": "a", "properties": {"b": {"$ref": "#/definitions/c"}}}},
+                "definitions": {"c": {}},
+            },
+            "at #/properties/a/properties/b, within",
+        ),
+    ],
+)
+def test_references_that_start_elsewhere_are_refused(schema: dict[str, Any], words: str) -> None:
+    with pytest.raises(Unsupported, match=words):
+        schema_table(schema, closed=False, whitespace="line")
 
 
 def arrays_of(schema: Any, items: list[Any]) -> Iterator[tuple[list[Any], bool]]:
@@ -331,36 +347,6 @@ def test_many_different_items_come_in_the_order_of_the_schema() -> None:
         accepts({"type": "array", "uniqueItems": True, "items": {"type": "string"}}, [])
 
 
-UNEVALUATED: list[dict[str, Any]] = [
-    {"oneOf": [{"properties": {"b": {"const": 1}}, "required": ["b"]}, {"required": ["c"]}]},
-    {"not": {"not": {"properties": {"b": {"const": 1}}}}},
-    {"not": {"properties": {"b": {"const": 2}}, "required": ["b"]}},
-    {
-        "if": {"required": ["b"], "properties": {"b": True}},
-        "then": {"required": ["a"]},
-        "else": {"properties": {"c": {}}},
-    },
-    {"if": {"required": ["b"], "properties": {"b": True}}, "else": {"properties": {"c": {}}}},
-    {"dependentSchemas": {"b": {"properties": {"b": {}}}, "a": {"properties": {"c": {}}}}},
-]
-
-
-@pytest.mark.parametrize("schema", UNEVALUATED, ids=str)
-def test_a_branch_that_does_not_hold_evaluates_nothing(schema: dict[str, Any]) -> None:
-    schema = {"type": "object", "properties": {"a": {}}, "unevaluatedProperties": False} | schema
-    validator = Draft202012Validator(schema)
-    for closed in (True, False):
-        table = table_of(schema, closed, "compact")
-        met = 0
-        for names in itertools.chain.from_iterable(itertools.permutations("abc", length) for length in range(4)):
-            for numbers in itertools.product([1, 2], repeat=len(names)):
-                value = dict(zip(names, numbers, strict=True))
-                accepted = table is not None and table.accepts(json.dumps(value, separators=(",", ":")).encode())
-                assert not accepted or validator.is_valid(value), value
-                met += accepted
-        assert met
-
-
 @pytest.mark.parametrize(
     ("schema", "word"),
     [
@@ -369,6 +355,8 @@ def test_a_branch_that_does_not_hold_evaluates_nothing(schema: dict[str, Any]) -
         ({"$ref": "#/$defs/none"}, r"\$ref '#/\$defs/none' at #"),
         ({"properties": {"a": {"type": "array", "uniqueItems": True}}}, "uniqueItems at #/properties/a"),
         ({"type": "array", "unevaluatedItems": False}, "unevaluatedItems at #"),
+        ({"type": "object", "unevaluatedProperties": False}, "unevaluatedProperties at #"),
+        ({"not": {"multipleOf": 2}}, "the opposite of multipleOf at #/not"),
         ({"type": "number", "multipleOf": 0}, "multipleOf of zero, or less, at #"),
         ({"not": {"uniqueItems": True}}, "the opposite of uniqueItems at #/not"),
         ({"type": "object", "minProperties": 5}, "minProperties at #"),
@@ -396,7 +384,6 @@ def test_a_schema_that_refers_to_itself_is_too_large_for_an_automaton() -> None:
 OPPOSITES: list[dict[str, Any]] = [
     {"type": "integer"},
     {"type": ["integer", "string", "object"]},
-    {"multipleOf": 2},
     {"items": {"type": "integer"}},
     {"prefixItems": [{"type": "integer"}, {"const": "a"}]},
     {"contains": {"const": "a"}, "maxContains": 1},
@@ -580,38 +567,6 @@ def test_the_content_of_a_string_stands_without_quotes() -> None:
     for empty in ({"type": "integer"}, {"type": "string", "minLength": 1, "maxLength": 0}):
         with pytest.raises(Empty):
             string_table(empty)
-
-
-def test_alternatives_are_told_apart_by_what_stands_beside_the_one_of() -> None:
-    """Twelve objects that differ only in their "type"; the schema around them requires it."""
-    kinds = [f"kind{number}" for number in range(12)]
-    one_of = [
-        {"properties": {"type": {"enum": [kind]}, kind: {"type": "integer"}, "a": {"type": "null"}}} for kind in kinds
-    ]
-    schema = {
-        "type": "object",
-        "required": ["type"],
-        "allOf": [{"$ref": "#/$defs/x"}],
-        "$defs": {"x": {"oneOf": one_of}},
-    }
-    table = table_of(schema, False, "compact")
-    assert table is not None
-    for value in (
-        {"type": "kind7", "kind7": 1},
-        {"type": "kind7", "kind7": "x"},
-        {"type": "x"},
-        {"type": "kind7", "kind8": "x"},
-    ):
-        assert table.accepts(json.dumps(value, separators=(",", ":")).encode()) == Draft202012Validator(
-            schema
-        ).is_valid(value)
-    assert not table.accepts(b'{"kind7":1}')
-    draft = {
-        "$schema": "http://json-schema.org/draft-07/schema#",
-        "$defs": {"x": {"oneOf": one_of, "required": ["type"]}},
-    }
-    table = table_of(draft | {"$ref": "#/$defs/x", "type": "array", "properties": {"kind7": {}}}, False, "compact")
-    assert table is not None and table.accepts(b'{"kind7":1,"type":"kind7"}') and not table.accepts(b'{"kind7":1}')
 
 
 def test_many_conditions_on_one_property_are_as_many_alternatives() -> None:

@@ -36,7 +36,7 @@ _FEWEST_DIGITS = 6  # of multiples of large numbers
 def part_numbers(part: Part, whole: bool) -> Dfa | None:
     """The numbers of a part, only the whole ones or all. Raises as `number_texts` does."""
     if whole or "integer" in part.types:
-        return number_texts(part.low, part.high, part.multiples, whole, part.no_multiples)
+        return number_texts(part.low, part.high, part.multiples, whole)
     if part.multiples:
         return None
     numbers = number_texts(part.low, part.high, (), False)
@@ -45,19 +45,10 @@ def part_numbers(part: Part, whole: bool) -> Dfa | None:
 
 
 @lru_cache(1024)
-def number_texts(
-    low: Bound | None,
-    high: Bound | None,
-    multiples: tuple[Fraction, ...],
-    whole: bool,
-    no_multiples: tuple[Fraction, ...] = (),
-) -> Dfa | None:
+def number_texts(low: Bound | None, high: Bound | None, multiples: tuple[Fraction, ...], whole: bool) -> Dfa | None:
     """The numbers within the bounds that are multiples of all.
 
     If there is a bound, exponents are those of `json.dumps`; with multiples there are none.
-
-    Args:
-        no_multiples: whole numbers; a number that is a multiple of one is left out.
 
     Raises Unsupported for multiples of zero or less, TooLarge for multiples of large numbers.
     """
@@ -67,8 +58,8 @@ def number_texts(
         multiples = tuple(Fraction(one.numerator) for one in multiples)
     whole = whole or (bool(multiples) and all(one.denominator == 1 for one in multiples))
     scale = max((len(_digits(one)[1]) for one in multiples), default=0)
-    multiple = _Multiple(lcm(*(int(one * 10**scale) for one in multiples)), tuple(map(int, no_multiples)), scale)
-    if low is None and high is None and not multiples and not no_multiples:
+    multiple = _Multiple(lcm(*(int(one * 10**scale) for one in multiples)), scale)
+    if low is None and high is None and not multiples:
         return matched(ANY_WHOLE if whole else ANY_NUMBER, Budget(MOST_WORK_OF_A_CONSTANT))
     zero = (Fraction(0), whole)  # "-0" is no whole number
     positive = negative = None
@@ -108,26 +99,16 @@ def _signed(positive: Dfa | None, negative: Dfa | None) -> Dfa | None:
 
 
 class _Multiple(NamedTuple):
-    """What a number must be a multiple of, in units of `decimals` decimals, and of what it must not be one."""
+    """What a number must be a multiple of, in units of `decimals` decimals."""
 
     of: int
-    not_of: tuple[int, ...]
     decimals: int
-
-    @property
-    def divisor(self) -> int:
-        """The number to divide by: its remainder gives the remainders of all others."""
-        return lcm(self.of, *self.not_of)
-
-    def holds(self, rest: int) -> bool:
-        """Whether a number with this remainder is allowed."""
-        return rest % self.of == 0 and all(rest % one for one in self.not_of)
 
 
 def _magnitudes(least: Bound | None, most: Bound | None, whole: bool, multiple: _Multiple) -> Dfa | None:
     """Numbers without a sign, between two bounds."""
     plain = _Magnitudes(least, most, whole, multiple).texts()
-    if whole or multiple.divisor != 1:
+    if whole or multiple.of != 1:
         return plain
     nfa = Nfa()
     start = nfa.state()
@@ -166,7 +147,7 @@ class _Magnitudes:
     def __init__(self, least: Bound | None, most: Bound | None, whole: bool, multiple: _Multiple) -> None:
         if least is None or least[0] < 0:
             least = (Fraction(0), False)
-        self._whole, self._multiple, self._divisor = whole, multiple, multiple.divisor
+        self._whole, self._multiple, self._divisor = whole, multiple, multiple.of
         self._least, self._least_excluded = _digits(least[0]), least[1]
         self._most: tuple[str, str] | None = None if most is None else _digits(most[0])
         self._most_excluded = most is not None and most[1]
@@ -235,7 +216,7 @@ class _Magnitudes:
 
     def _accepts(self, state: _State) -> bool:
         rest = state.rest * 10 ** (self._multiple.decimals - max(state.decimals, 0))
-        if not state.whole or state.decimals == 0 or not self._multiple.holds(rest):
+        if not state.whole or state.decimals == 0 or rest % self._divisor:
             return False
         least, most = self._against(state) if state.decimals < 0 else (state.least, state.most)
         done = max(state.decimals, 0)
