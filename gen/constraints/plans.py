@@ -9,10 +9,9 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from gen.constraints import grammars
-from gen.constraints.automata.limits import TooLarge, Unsupported
 from gen.constraints.automata.regexes import choice_table, regex_table, text_table
 from gen.constraints.automata.table import Table
 from gen.constraints.composing.trees import Plan
@@ -21,8 +20,6 @@ from gen.constraints.output_types import Choice, Grammar, JsonSchema, Text, rege
 from gen.constraints.schema import schema_table, string_table
 from gen.errors import ConstraintError, show
 from gen.tools.values import ToolCallsType
-
-T = TypeVar("T")
 
 
 def read_plan(output_type: Any) -> Plan:
@@ -83,7 +80,7 @@ _HINTS: dict[Any, str] = {
 
 def _type_plan(output_type: Any) -> Plan:
     """The plan of a Python type as it is now; if its JSON is always a string, its texts have no quotes."""
-    from gen.constraints.python_types import in_python, is_text, schema_of  # only those who ask for types need pydantic
+    from gen.constraints.python_types import is_text, schema_of  # only those who ask for types need pydantic
 
     schema, adapter = schema_of(output_type)
 
@@ -91,30 +88,15 @@ def _type_plan(output_type: Any) -> Plan:
         return adapter.validate_json(json.dumps(text))
 
     if is_text(schema, schema):
-        plan = Plan(
+        return Plan(
             key=("text", json.dumps(schema, ensure_ascii=False)),
             table=partial(string_table, schema),
             grammar=partial(grammars.of_text, schema),
             parse=parse,
+            python_type=output_type,
         )
-    else:
-        asked = JsonSchema(json.dumps(schema, ensure_ascii=False), closed=True, whitespace="line", ecma=False)
-        plan = _json_plan(asked, adapter.validate_json)
-    assert plan.table is not None  # types have one; tells mypy
-    table, grammar = _in_words(plan.table, in_python), _in_words(plan.grammar, in_python)
-    return replace(plan, table=table, grammar=grammar, python_type=output_type)
-
-
-def _in_words(make: Callable[[], T], words: Callable[[str], str]) -> Callable[[], T]:
-    """A function that puts its errors into other words."""
-
-    def made() -> T:
-        try:
-            return make()
-        except (Unsupported, TooLarge, ConstraintError) as error:
-            raise type(error)(words(str(error))) from error
-
-    return made
+    asked = JsonSchema(json.dumps(schema, ensure_ascii=False), closed=True, whitespace="line", ecma=False)
+    return replace(_json_plan(asked, adapter.validate_json), python_type=output_type)
 
 
 def _json_plan(asked: JsonSchema, parse: Callable[[str], Any]) -> Plan:

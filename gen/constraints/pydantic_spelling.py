@@ -17,7 +17,6 @@ _V4 = rf"{_OCTET}(\.{_OCTET}){{3}}"
 _EMAIL_LABEL = "[a-z0-9]+(-[a-z0-9]+)*"
 _RESERVED = "arpa|example|internal|invalid|local|localhost|onion|test"  # top-level domains that no mail is sent to
 
-WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"
 NUMBER = r"^-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?$"
 
 FORMATS: dict[str, dict[str, Any]] = {

@@ -4,13 +4,12 @@ Some of pydantic's checks are missing in its JSON Schema. They are added here if
 whole numbers), and refused if it cannot (a duration's bounds), so that a whole text is a value of the type.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from gen.constraints import pydantic_functions, pydantic_spelling
+from gen.constraints import pydantic_spelling
 from gen.constraints.output_types import MARK
 from gen.constraints.pydantic_schemas import ALONE, CONVERTED, ELSEWHERE, UNREAD, PydanticSchemas
 from gen.errors import ConstraintError, show
@@ -23,23 +22,14 @@ _FEW = 10  # options of which a set has each only once, in any order
 _IN_LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
 _IN_MAPS = ("properties", "patternProperties", "$defs")
 _SINGLE = ("items", "additionalProperties", "propertyNames")
-
-_SEVERAL = r"at \1 whose min_length is above 1 cannot be held"
-_IN_PYTHON = [
-    (re.compile(said), meant)
-    for said, meant in (
-        (r"uniqueItems at (\S+), of items that are not few", f"a set {_SEVERAL}; take a list, or a set of a Literal"),
-        (r"uniqueItems at (\S+) of (\d+) values", rf"a set of \2 values {_SEVERAL}; take a list"),
-        (
-            r"minProperties at (\S+) with (\d+) properties that are not listed",
-            rf"a dict of \2 keys {_SEVERAL}; take a class with fields",
-        ),
-        (r"patternProperties at (\S+): names", r"keys at \1"),
-        (r"\$ref at (\S+): the schema refers to itself", r"the type at \1 refers to itself"),
-        (r"\boneOf at", "the union at"),
-        (r"\bmultipleOf\b", "multiple_of"),
-    )
-]
+_NOT_READ = ("serialization", "metadata", "cls", "default", "python_schema", "strict_schema")
+_LOOKING_ELSEWHERE = {
+    "import_string": "ImportString imports what a text names; take gen.choice of what it may be, and look it up",
+    "PathType.": "this path is looked up in the file system as it is read; take pathlib.Path, and look it up",
+    "PaymentCardNumber.": "PaymentCardNumber checks a sum of digits; take Annotated[str, Field(pattern=...)]",
+    "ByteSize.": "ByteSize reads units; take int",
+}
+"""Functions of pydantic's that look at more than the text: a model's text must not import a module, say."""
 
 
 def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
@@ -55,7 +45,7 @@ def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
         lines = str(error).splitlines() or [type(error).__name__]
         reason = " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:200]
         raise ConstraintError(f"{show(output_type)} is no output type: {reason}") from error
-    if why := pydantic_functions.refusal(adapter.core_schema):
+    if why := _refusal(adapter.core_schema):
         raise ConstraintError(f"{show(output_type)}: {why}.")
     parts = list(subschemas(schema))
     converted = any([part.pop(CONVERTED, False) for _, part in parts])
@@ -75,13 +65,6 @@ def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
             if len(options) > _FEW:
                 del part["uniqueItems"]
     return schema, adapter
-
-
-def in_python(message: str) -> str:
-    """An engine's message about a type's JSON schema, in terms of the type."""
-    for said, meant in _IN_PYTHON:
-        message = said.sub(meant, message)
-    return message
 
 
 def subschemas(schema: Any, path: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -118,6 +101,35 @@ def is_text(schema: dict[str, Any], root: dict[str, Any]) -> bool:
         if keyword in schema and schema.get("type") != "string":
             return all(isinstance(part, dict) and is_text(part, root) for part in schema[keyword])
     return schema.get("type") == "string"
+
+
+def _refusal(core_schema: Any) -> str | None:
+    """Why a core schema of pydantic's must not read a text; None if it may."""
+    for schema in _core_schemas(core_schema):
+        function = schema.get("function")
+        if isinstance(function, dict) and callable(called := function.get("function")):
+            name, module = getattr(called, "__qualname__", ""), getattr(called, "__module__", "") or ""
+            why = next((why for begin, why in _LOOKING_ELSEWHERE.items() if name.startswith(begin)), None)
+            if why and module.partition(".")[0] == "pydantic":
+                return why
+        if schema.get("type") == "is-instance":
+            return (
+                f"no JSON is an instance of {getattr(schema['cls'], '__name__', schema['cls'])}; take str, int or float"
+            )
+    return None
+
+
+def _core_schemas(node: Any) -> Iterator[dict[str, Any]]:
+    """A core schema and all core schemas in it that read JSON."""
+    todo = [node]
+    while todo:
+        here = todo.pop()
+        if isinstance(here, dict):
+            if isinstance(here.get("type"), str):
+                yield here
+            todo += [value for name, value in here.items() if name not in _NOT_READ]
+        elif isinstance(here, list | tuple):
+            todo += here
 
 
 def _refuse(output_type: Any, path: str, schema: dict[str, Any]) -> None:

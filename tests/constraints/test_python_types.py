@@ -562,13 +562,13 @@ class Node(BaseModel):
     [
         (
             Annotated[set[int], Field(min_length=2)],
-            "a set at # whose min_length is above 1 cannot be held; take a list",
+            "uniqueItems at #, of items that are not few",
         ),
-        (Annotated[dict[str, int], Field(min_length=5)], "a dict of 5 keys at # whose min_length"),
-        (Node, "the type at #/properties/below.* refers to itself"),
+        (Annotated[dict[str, int], Field(min_length=5)], "minProperties at # with 5 properties that are not listed"),
+        (Node, r"\$ref at #/properties/below.*: the schema refers to itself"),
     ],
 )
-def test_refusals_speak_of_python_to_those_who_wrote_python(asked: Any, words: str) -> None:
+def test_refusals_name_the_keyword_of_the_type_s_schema_and_its_place(asked: Any, words: str) -> None:
     table = read_plan(asked).table
     assert table is not None
     with pytest.raises((Unsupported, TooLarge), match=words):

@@ -8,8 +8,7 @@ from gen.constraints.automata.limits import Unsupported
 from gen.constraints.automata.texts import both
 from gen.constraints.schema.parts import Part
 from gen.constraints.schema.values import PartsOf, meets
-from gen.constraints.schema.views import Patterns, item_schemas, property_schemas
-from gen.constraints.schema.writing.strings import perhaps_texts, string_texts
+from gen.constraints.schema.views import Patterns, item_schemas, perhaps_texts, property_schemas, string_texts
 
 _DEEP = 3  # levels of properties
 _FIRST_ITEMS = 4

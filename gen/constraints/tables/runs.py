@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gen.constraints.automata.arrays import Ints, Longs, begins, ranges
+from gen.constraints.automata.arrays import Ints, Longs, begins
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,6 @@ class Runs:
     begin: Longs
     begin_before: Longs
     before: Longs
-
-    def of(self, states: Longs) -> Longs:
-        """The runs that lead from these states."""
-        return ranges(self.begin[states], self.begin[states + 1])
-
-    def leading_to(self, states: Longs) -> Longs:
-        """The runs that lead to these states."""
-        return self.before[ranges(self.begin_before[states], self.begin_before[states + 1])]
 
 
 def runs_of(after: Ints) -> Runs:

@@ -15,11 +15,10 @@ from gen.constraints.schema.disjoint import Disjoint
 from gen.constraints.schema.merging import Merger
 from gen.constraints.schema.parts import ANYTHING, TYPES, Part
 from gen.constraints.schema.values import allowed_values, meets
-from gen.constraints.schema.views import Patterns
+from gen.constraints.schema.views import Patterns, string_texts
 from gen.constraints.schema.writing.arrays import write_array
 from gen.constraints.schema.writing.layout import Layout
 from gen.constraints.schema.writing.objects import write_object
-from gen.constraints.schema.writing.strings import string_texts
 
 
 class Place(NamedTuple):
