@@ -17,8 +17,8 @@ GEN = "gen without virtual GPUs"
 PARTS = [GEN, "virtual GPUs", "tests", "benchmarks"]
 # What is counted, of which part: today's limit, and the most that it is to be.
 LIMITS: dict[tuple[str, str], tuple[float, float]] = {
-    (GEN, "lines"): (46_581, 38_000),
-    (GEN, "files"): (342, 255),
+    (GEN, "lines"): (46_513, 38_000),
+    (GEN, "files"): (340, 255),
     ("virtual GPUs", "lines"): (7_191, 7_200),
     ("virtual GPUs", "files"): (40, 40),
     ("tests", "lines"): (48_017, 41_000),
