@@ -169,7 +169,7 @@ def any_widths(random: Random) -> Iterator[None]:
     def drawn(self: Widths, count: int, texts: object) -> int:
         return min(random.choice([1, 4, 8]), self.widest)
 
-    Widths.choose, Widths.looks = drawn, lambda self: True  # type: ignore[method-assign]
+    Widths.choose, Widths.looks = drawn, lambda self, rows: True  # type: ignore[method-assign]
     try:
         yield
     finally:

@@ -374,7 +374,9 @@ class Batch:
 
     def _looks_for_drafts(self) -> bool:
         """Whether drafts are looked for in the next step."""
-        if self._widths is None or not (self._rows.drafts_in_steps or self._rows.typed or self._widths.looks()):
+        if self._widths is None or not (
+            self._rows.drafts_in_steps or self._rows.typed or self._widths.looks(len(self._live))
+        ):
             return False
         hindrance = self._rows.hindrance()
         if hindrance:
@@ -407,11 +409,10 @@ class Batch:
 
     def _take(self, sent: Sent, count: int, slots: Sequence[Slot]) -> None:
         """Give the results of a step to its texts."""
-        received, drafted = sent.read(count), sent.drafted
+        received = sent.read(count)
         if sent.width > 1:
             self._correct(received, slots)
-            made = [received.made[slot.row] for slot in slots]
-            self._costs.judge(count, sent.width, sum(made) / len(made))
+            self._costs.judge(count, sent.width, sum(received.made[slot.row] for slot in slots) / len(slots))
         ended, right = False, 0
         for slot in slots:
             taker, job = slot.taker, slot.job
@@ -426,7 +427,7 @@ class Batch:
             ended = ended or slot.over
             if job.ended:
                 job.finish()
-        if drafted and self._widths is not None:
+        if sent.drafted and self._widths is not None:
             self._widths.misses = 0 if 2 * right > len(slots) else self._widths.misses + 1
         if ended:
             self._free()

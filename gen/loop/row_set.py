@@ -324,8 +324,8 @@ class RowSet:
 
     def set_drafts(self, row: int, newest: int, drafts: Sequence[int]) -> None:
         """On a CPU: let the next step, which is wide, read these drafts of a row."""
-        if self.drafts is not None:
-            self.drafts.write(row, newest, drafts)
+        assert self.drafts is not None  # there are drafts only where texts speculate; tells mypy
+        self.drafts.write(row, newest, drafts)
 
     @property
     def drafts_in_steps(self) -> bool:

@@ -1,4 +1,4 @@
-"""How long steps take that read several tokens of each row, in plain steps of as many rows; measured while they run.
+"""How long steps take that read several tokens of each row, in plain steps of as many rows.
 
 Example: steps of 8 tokens are guessed to take 1.6 plain steps. The first one takes 110 ms, where plain steps take 50 ms
 on average: that is 2.2. From now on such a step counts as 1.72 plain steps, a fifth of the way from 1.6 to 2.2.
@@ -16,7 +16,6 @@ _NEW = 0.2  # how much the newest time counts beside all earlier ones
 _MOST = 4.0  # a time counts as at most so many times what was expected: other programs may have stopped a step
 
 _WORTH = 1.2  # what wide steps are taken to be worth at first
-
 Mark = float | torch.cuda.Event
 
 

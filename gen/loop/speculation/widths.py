@@ -132,12 +132,12 @@ class Widths:
         self.others_wait = False
         self.misses = self._rests = 0
 
-    def looks(self) -> bool:
-        """Whether drafts are looked for before the next step: seldom after many steps without a right one."""
+    def looks(self, rows: int) -> bool:
+        """Whether drafts are looked for before a step of so many rows: more seldom after steps without a right one."""
         if self._rests and not self.fixed:
             self._rests -= 1
             return False
-        self._rests = min(self.misses // _LOOKS, _SELDOM)
+        self._rests = min(self.misses // _LOOKS, _SELDOM if rows > 1 else 1)
         return True
 
     @property

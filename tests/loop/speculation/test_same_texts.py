@@ -50,7 +50,7 @@ def widths(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
         return width
 
     monkeypatch.setattr(Widths, "choose", choose)
-    monkeypatch.setattr(Widths, "looks", lambda self: True)
+    monkeypatch.setattr(Widths, "looks", lambda self, rows: True)
     yield came
 
 

@@ -173,16 +173,16 @@ def test_while_wide_steps_cost_more_than_they_save_only_sure_ones_are_taken() ->
 def test_after_steps_without_a_right_draft_drafts_are_looked_for_seldom() -> None:
     one = widths()
 
-    def passed() -> int:
+    def passed(rows: int = 8) -> int:
         count = 0
-        while not one.looks():
+        while not one.looks(rows):
             count += 1
         return count
 
-    found = []
-    for one.misses in (0, 1, 2, 3, 4, 8, 100, 100, 0, 0):
-        found.append(passed())
+    found = [passed() for one.misses in (0, 1, 2, 3, 4, 8, 100, 100, 0, 0)]
     assert found == [0, 0, 0, 1, 1, 2, 4, 8, 8, 0]  # decided by the misses before
+    one.misses = 100
+    assert [passed(rows=1) for _ in range(3)] == [0, 1, 1]  # a single text
     one = widths(fixed=True)
     one.misses = 100
     assert passed() == passed() == 0  # all steps are wide
