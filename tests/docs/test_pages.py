@@ -33,6 +33,7 @@ from virtual_gpus import virtual_gpus
 NEEDS = {
     "exllama.md": "a CUDA device with exllamav2 and exllamav3",
     "guides/serve.md": "a server that runs, and OpenAI's client; tests/server has what clients send",
+    "guides/thinking.md": "SmolLM2-135M-Instruct, which `make real` downloads",
     "guides/tools.md": "SmolLM2-135M-Instruct, which `make real` downloads",
     "outlines.md": "Outlines 0.0.46; benchmarks/outlines/suite.py installs it and runs the like",
 }
