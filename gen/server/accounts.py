@@ -9,6 +9,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 from gen.server.tools import new_id
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("gen.server")
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
+_MOST_NAMES = 1024
 _GONE = 499  # the status of a request whose client has left, as nginx writes it
 
 
@@ -46,6 +48,10 @@ class Account:
         """How long it has taken so far."""
         return time.monotonic() - self.begun
 
+    def ignored_names(self) -> str:
+        """The ignored fields for a header and a line, with all but letters and digits as %XX; at most 1 KiB."""
+        return ",".join(map(quote, self.ignored))[:_MOST_NAMES]
+
     def told(self, *, with_texts: bool = False) -> dict[str, Any]:
         """Its line in the log: tokens are those of all its texts, "queue" and "first_token" their longest times."""
         found: dict[str, Any] = {
@@ -65,7 +71,7 @@ class Account:
                 "queue": _longest(waited),
                 "first_token": _longest(first),
             }
-        found |= {"seconds": round(self.seconds(), 4), "ignored": ",".join(self.ignored) or None}
+        found |= {"seconds": round(self.seconds(), 4), "ignored": self.ignored_names() or None}
         if with_texts and self.texts is not None:
             found["texts"] = self.texts.so_far()
         return {name: value for name, value in found.items() if value is not None}
@@ -98,7 +104,7 @@ class Accounting:
                 account.status = message["status"]
                 told = [(b"x-request-id", account.id.encode())]
                 if account.ignored:
-                    told.append((b"x-ignored-fields", ",".join(account.ignored).encode("ascii", "backslashreplace")))
+                    told.append((b"x-ignored-fields", account.ignored_names().encode()))
                 message["headers"] = [*message.get("headers", ()), *told]
             await send(message)
 
