@@ -306,7 +306,9 @@ def _with_thought(model: Model, request: Request, max_batch_tokens: int | None) 
     if max_batch_tokens is not None:
         room = min(room, room_in_batch(max_batch_tokens, request.sampler, request.prompt_ids))
     least = 1 if constraint is None else max(1, constraint.least_tokens or 0)
-    beside = automaton.closing + automaton.header
+    beside = automaton.opening + automaton.closing + automaton.header
+    if (request.limit if request.limits_thoughts else room) < beside + least:
+        return _closed(model, request)
     if request.limits_thoughts:
         most = max(0, min(asked, request.limit - beside - least))
         return replace(request, thinking=Thinking(automaton=automaton, most=most, room=None, grammar=grammar))
@@ -316,6 +318,17 @@ def _with_thought(model: Model, request: Request, max_batch_tokens: int | None) 
     bound = request.bound if left == request.limit else "context"
     thinking = Thinking(automaton=automaton, most=most, room=left + automaton.header, grammar=grammar)
     return replace(request, thinking=thinking, limit=most + beside + left, bound=bound)
+
+
+def _closed(model: Model, request: Request) -> Request:
+    """The request without a thought, since there is no room for one: the prompt closes what it has begun."""
+    marks = request.thoughts
+    assert marks is not None  # tells mypy
+    more = model.tokenizer.encode_plain(marks.closed) if marks.begun else []
+    limit = min(request.limit, model.context_length - len(request.prompt_ids) - len(more))
+    if limit < 1:
+        return request
+    return replace(request, prompt_ids=[*request.prompt_ids, *more], limit=limit, thoughts=None)
 
 
 def _cut(model: Model, request: Request, least: int, max_batch_tokens: int | None) -> Request:

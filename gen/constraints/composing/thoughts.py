@@ -47,6 +47,7 @@ class ThoughtAutomaton(TokenAutomaton):
         jumps: (states + 1, 2), the state that replaces each one in the last tokens before the bound, and at the bound.
         only: the token that alone may come in a state, for those of a closing mark.
         closing: how many tokens a closing mark has at most, where the bound has ended a thought.
+        opening: how many tokens an opening mark may add at the bound, and one that comes again behind a thought.
         header: how many tokens come before the answer, in the form of gpt-oss.
 
     Args:
@@ -78,7 +79,10 @@ class ThoughtAutomaton(TokenAutomaton):
             self.only[state] = token
             self.guesses.set(state, Guess(token, self.next_state(state, token), True))
         self._answer, self._whole = answer, dict[torch.device, Placed]()
+        self.opening = 0 if marks.begun else len(_spelled(marks.written[0], vocabulary))
         self.closing = max(self._forced_from(state) for state in self.jumps[:, 1].tolist())
+        if marks.kind == "channels":  # a thought that has just ended may be followed by another one
+            self.opening = len(_spelled(marks.written[0], vocabulary)) + self.closing
 
     def _forced_from(self, state: int) -> int:
         """How many tokens must come from a state, one after the other."""
