@@ -138,8 +138,8 @@ def _repeated(constraint: Constraint, separator: bytes) -> Found:
         values: list[Any] = []
         while separator and (place := data.find(separator, sought)) >= 0:
             sought = place + 1
-            if constraint.accepts(data[:place]):
-                values = constraint.parse(data[:place])
+            if (pieces := constraint.matched(data[:place])) is not None:
+                values = constraint.value(pieces)
         new, given = values[given:], max(given, len(values))
         return new
 

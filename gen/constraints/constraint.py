@@ -82,19 +82,17 @@ class Constraint:
 
     def accepts(self, text: str | bytes) -> bool:
         """Whether a text is a full match. Bytes show special tokens, which a str does not; see `written`."""
+        return self.matched(text) is not None
+
+    def matched(self, text: str | bytes) -> Any:
+        """What `value` takes for a text: the pieces of its parts, or the text itself; None if it is no full match."""
         data = _data(text)
         if self.splitter is not None:
-            return self.splitter.split(data) is not None
+            return self.splitter.split(data)
         if self.automaton is not None:
-            return self.automaton.accepts(data)
+            return text if self.automaton.accepts(data) else None
         assert self.grammar is not None  # one of the two is there; tells mypy
-        return self.grammar.accepts(data)
-
-    def parse(self, text: str | bytes) -> Any:
-        """The value of a text that is a full match. Raises ValueError where its type refuses the value."""
-        if self.splitter is not None:
-            return self.value(self.splitter.split(_data(text)))
-        return self.value(text)
+        return text if self.grammar.accepts(data) else None
 
     def written(self, text: str, token_ids: Sequence[int], *, cut: bool) -> str | bytes:
         """A text, or its tokens as bytes if these say more: they show special tokens, and a thought.
@@ -110,9 +108,10 @@ class Constraint:
         Raises:
             ValueError: it is no full match, or its type refuses the value.
         """
-        if not self.accepts(text):
+        found = self.matched(text)
+        if found is None:
             raise ValueError(f"no full match of the output type: {show(text)}")
-        return self.parse(text)
+        return self.value(found)
 
     def __copy__(self) -> Self:
         """Itself: nothing changes it."""

@@ -11,8 +11,7 @@ from gen.constraints.schema.parts import Part
 from gen.constraints.schema.writing import grammar
 from gen.constraints.schema.writing.automaton import AutomatonWriter
 from gen.constraints.schema.writing.grammar import GrammarWriter
-from gen.constraints.schema.writing.layout import LAYOUTS
-from gen.constraints.schema.writing.writer import Place, Writer
+from gen.constraints.schema.writing.writer import LAYOUTS, Place, Writer
 
 __all__ = ["Whitespace", "schema_grammar", "schema_table", "string_table", "string_terminal"]
 

@@ -31,7 +31,8 @@ def valued(request: Request, completion: Completion) -> Completion:
     more = f"{_MORE[request.bound]}, or a type whose strings and lists have bounds"
     cut = completion.finish_reason == "stop" or (limited and bool(request.stops))  # a stop may have ended it as well
     written = constraint.written(completion.text, completion.token_ids, cut=cut)
-    if (limited and constraint.engine == "host") or not constraint.accepts(written):
+    found = None if limited and constraint.engine == "host" else constraint.matched(written)
+    if found is None:
         raise IncompleteError(
             f"{name}: the text ended ({completion.finish_reason}) before it was a whole value of its output type: "
             f"{text}. {more if limited else _LATER if late else 'Give another stop'}; the text is in .completion of "
@@ -39,7 +40,7 @@ def valued(request: Request, completion: Completion) -> Completion:
             bare,
         )
     try:
-        made = replace(bare, value=constraint.parse(written))
+        made = replace(bare, value=constraint.value(found))
     except Exception as error:  # validators are the user's code
         from pydantic_core import ValidationError  # calls without types do not need it
 

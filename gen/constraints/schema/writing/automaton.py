@@ -11,9 +11,8 @@ from gen.constraints.automata.nfa import MOST_NODES, Mark, Nfa
 from gen.constraints.automata.spelling import json_content, spell
 from gen.constraints.automata.texts import ANY, listed
 from gen.constraints.schema.parts import ANYTHING, Part
-from gen.constraints.schema.writing.layout import Layout
 from gen.constraints.schema.writing.numbers import part_numbers
-from gen.constraints.schema.writing.writer import Place, Writer
+from gen.constraints.schema.writing.writer import Layout, Place, Writer
 
 _WORK = 50  # of a place of a schema
 _LEVELS = 100

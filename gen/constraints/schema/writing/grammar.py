@@ -22,10 +22,9 @@ from gen.constraints.automata.rust_syntax import (
 )
 from gen.constraints.schema.parts import Part
 from gen.constraints.schema.writing.formats import FORMATS, LONGEST
-from gen.constraints.schema.writing.layout import Layout
 from gen.constraints.schema.writing.network import Network
 from gen.constraints.schema.writing.numbers import ANY_NUMBER, ANY_WHOLE, number_texts, part_numbers
-from gen.constraints.schema.writing.writer import Place, Writer
+from gen.constraints.schema.writing.writer import Layout, Place, Writer
 
 _WORK = 50  # of a place of a schema
 _MOST_RULES = 20_000
