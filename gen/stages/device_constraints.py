@@ -96,6 +96,9 @@ class DeviceConstraints:
             self._ahead[rows] = 0  # these were states of another automaton
         each = (rows.stop - rows.start) // len(requests)
         self._held[rows] = [automaton for automaton in asked for _ in range(each)]
+        if not self._thinks and any(request.thinking is not None for request in requests):
+            self._thinks = True
+            self._thoughts.zero_()  # the rows that run have none
         states, begun = [], [_Begun() for _ in requests]
         for place, (request, automaton, read) in enumerate(zip(requests, asked, tokens, strict=True)):
             if automaton is None:
@@ -108,27 +111,28 @@ class DeviceConstraints:
                 if request.thinking is None:
                     state = automaton.follow(made)
                 else:
-                    self._thinks = True
                     state, begun[place] = _begun(arena, request.thinking, request.limit, made)
                 states.append(arena.record(automaton, state))
         width = self._ends.shape[1]
-        may_end = [[one.constraint is None or bool(one.eos_token_ids)] for one in requests]
+        held = [one.automaton is not None and one.constraint is not None for one in requests]
+        may_end = [[not typed or bool(one.eos_token_ids)] for one, typed in zip(requests, held, strict=True)]
         given = list(zip(requests, begun, strict=True))
-        tables = (
+        tables: list[tuple[Tensor, object]] = [
             (self._state, [[state] for state in states]),
             (self._taken, [[-1] for _ in requests]),
             (self._lasts, [[request.limit - 1 if one.last is None else one.last] for request, one in given]),
-            (self._thoughts, [one.thoughts for one in begun]),
-            (self._bounds, [one.bounds for one in begun]),
-            (self._rooms, [[one.room] for one in begun]),
-            (
-                self._made,
-                [[len(read) - len(request.prompt_ids)] for request, read in zip(requests, tokens, strict=True)],
-            ),
             (self._may_end, may_end),
             (self._ends, [_repeated(request.ends or (0,), width) for request in requests]),
             (self._columns, np.stack([_columns(automaton) for automaton in asked])),
-        )
+        ]
+        if self._thinks:
+            made_before = [len(read) - len(request.prompt_ids) for request, read in zip(requests, tokens, strict=True)]
+            tables += [
+                (self._thoughts, [one.thoughts for one in begun]),
+                (self._bounds, [one.bounds for one in begun]),
+                (self._rooms, [[one.room] for one in begun]),
+                (self._made, [[count] for count in made_before]),
+            ]
         for table, values in tables:
             on_host = torch.as_tensor(values, dtype=table.dtype, device="cpu")
             table[rows] = to_device(on_host, self._device).repeat_interleave(each, 0)

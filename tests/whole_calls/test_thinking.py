@@ -351,3 +351,25 @@ def test_options_may_be_compared_after_a_thought_that_is_written() -> None:
         assert one != pytest.approx(gen.classify(model, prompt, options, chat=True), abs=1e-3)
     with pytest.raises(gen.ArgumentError, match="thinking is for chats"):
         gen.classify(model, "x", options, thinking=True)
+
+
+def test_texts_with_and_without_thoughts_run_side_by_side() -> None:
+    model, nested = tiny("Qwen3"), gen.grammar('start: "(" start ")" | "x"')
+    draws, calls = random.Random(7), list[tuple[Any, dict[str, Any]]]()
+    for number in range(10):
+        kind = draws.choice([City, None, int, gen.regex("[a-z]{2,9}"), nested])
+        given = {"thinking": draws.choice([False, 3, 20]), "seed": number, "max_new_tokens": draws.choice([30, 40])}
+        calls.append((kind, given | {"chat": number % 3 > 0, "shorten": True, "eos_token_id": [EOS] * (number % 2)}))
+        calls[-1][1]["thinking"] = calls[-1][1]["thinking"] if number % 3 else None
+
+    def tokens(completion: Any) -> list[int]:
+        try:
+            found: list[int] = completion().token_ids
+        except gen.IncompleteError as error:
+            found = error.completion.token_ids
+        return found
+
+    alone = [tokens(lambda: gen.generate(model, "x", kind, details=True, **given)) for kind, given in calls]  # noqa: B023
+    with gen.Engine(model, rows=4) as engine:
+        streams = [engine.submit("x", kind, **given) for kind, given in calls]
+        assert [tokens(stream.completion) for stream in streams] == alone
