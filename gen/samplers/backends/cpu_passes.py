@@ -169,11 +169,11 @@ def best_logprobs(blocks: Tensor) -> Tensor:
 
 def _memory(size: int) -> Tensor:
     """A buffer (size,), float32, which the thread keeps: newly allocated pages would cost more than the sums."""
-    if size > len(getattr(_OF_THREAD, "memory", ())):
+    memory: Tensor | None = getattr(_OF_THREAD, "memory", None)
+    if memory is None or size > len(memory):
         with torch.inference_mode(False):
-            _OF_THREAD.memory = torch.empty(max(size, _PIECE), dtype=torch.float32, device="cpu")
-    memory: Tensor = _OF_THREAD.memory[:size]
-    return memory
+            _OF_THREAD.memory = memory = torch.empty(max(size, _PIECE), dtype=torch.float32, device="cpu")
+    return memory[:size]
 
 
 @lru_cache(maxsize=1)

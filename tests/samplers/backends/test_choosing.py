@@ -1,6 +1,7 @@
 """Every backend, compared with the float64 reference and the others, on difficult logits and parameters."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from typing import Any
 
@@ -299,3 +300,13 @@ def test_rows_with_fewer_tokens_than_top_k_are_not_worked_on_whole(
     token_ids, logprobs = cpu_backend.draw(logits, torch.arange(4), *Parameters(**parameters).for_rows(logits))
     assert all(int(one) in row for one, row in zip(token_ids, allowed, strict=True))
     assert logprobs.isfinite().all()
+
+
+@pytest.mark.parametrize("vocab", [2, 127, 128])
+def test_a_thread_may_begin_with_a_small_vocabulary(vocab: int) -> None:
+    logits = torch.randn((2, vocab), generator=torch.Generator().manual_seed(0))
+    with ThreadPoolExecutor(1) as thread:
+        logprobs, token_ids = thread.submit(cpu_backend.likeliest, logits, 2).result()
+    expected = logits.double().log_softmax(-1).topk(2)
+    assert torch.equal(token_ids, expected.indices)
+    assert torch.allclose(logprobs.double(), expected.values, atol=1e-5)
