@@ -17,11 +17,11 @@ GEN = "gen without virtual GPUs"
 PARTS = [GEN, "virtual GPUs", "tests", "benchmarks"]
 # What is counted, of which part: today's limit, and the most that it is to be.
 LIMITS: dict[tuple[str, str], tuple[float, float]] = {
-    (GEN, "lines"): (46_536, 38_000),
-    (GEN, "files"): (340, 255),
+    (GEN, "lines"): (46_531, 38_000),
+    (GEN, "files"): (339, 255),
     ("virtual GPUs", "lines"): (7_191, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (48_046, 41_000),
+    ("tests", "lines"): (48_057, 41_000),
     ("benchmarks", "lines"): (11_136, 10_000),
     ("all of gen", "tokens per line of code"): (10.29, 10.2),
 }
