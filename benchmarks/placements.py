@@ -13,6 +13,7 @@ nothing is raised and the numbers differ; all others are "to look at".
 
 import argparse
 import json
+import textwrap
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -81,7 +82,8 @@ def page(verdicts: list[Verdict]) -> str:
     columns = ("architecture", "fails", "where", "whose", "error")
     table = markdown_table([{column: row.get(column, "") for column in columns} for row in rows]) if rows else ""
     told = ", ".join(f"{counts[name]} {name}" for name in VERDICTS)
-    return f"{json.dumps(machine())}\n\n{told}. Right in every placement: {right}.\n\n{table}\n"
+    summary = textwrap.fill(f"{told}. Right in every placement: {right}.", 120)
+    return f"{json.dumps(machine())}\n\n{summary}\n\n{table}\n"
 
 
 def main() -> None:

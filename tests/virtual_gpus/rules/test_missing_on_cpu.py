@@ -147,3 +147,12 @@ def test_sparse_gradients_in_half_precision_add_up() -> None:
     table = torch.ones(4, 2, device="cuda", dtype=torch.float16, requires_grad=True)
     functional.embedding(words[:1], table, padding_idx=1, sparse=True).sum().backward()  # type: ignore[no-untyped-call]
     assert table.grad is not None and table.grad.is_cuda and not table.grad.to_dense().any()
+
+
+@pytest.mark.parametrize("product", [torch.mm, lambda a, b, **options: torch.bmm(a[None], b[None], **options)[0]])
+def test_products_of_half_precision_can_stay_in_float32(product: Any) -> None:
+    first = torch.tensor([[1.0, 2.0**-8]]).bfloat16()
+    with torch.no_grad():
+        made = product(first.to("cuda:0"), first.T.to("cuda:0"), out_dtype=torch.float32)
+    assert made.device == torch.device("cuda:0")
+    assert made.item() == 1 + 2.0**-16  # which bfloat16 would round to 1

@@ -181,7 +181,7 @@ def _parts(module: nn.Module, name: str, whole: set[str]) -> Iterator[tuple[str,
         cut = any(isinstance(part, lists) for part in child.modules()) and type(child).__name__ not in whole
         if cut and not isinstance(module, lists):
             yield from _parts(child, prefix + own, whole)
-        else:
+        elif any(True for _ in (*child.parameters(), *child.buffers())):  # without tensors it is where its inputs are
             yield prefix + own, child
 
 

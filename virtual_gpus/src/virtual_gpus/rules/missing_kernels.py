@@ -49,6 +49,11 @@ def _histc(run: Run, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return counts.to(tensor.dtype)
 
 
+def _product_of_dtype(run: Run, first: Tensor, second: Tensor, out_dtype: torch.dtype) -> Tensor:
+    """A product of half precision that is added in float32, and is not rounded; only CUDA has it."""
+    return torch.matmul(first.to(out_dtype), second.to(out_dtype))
+
+
 def _abs(run: Run, tensor: Tensor) -> Tensor:
     """The absolute value, which the CPU lacks for bools."""
     made: Tensor = tensor.clone() if tensor.dtype == torch.bool else run(tensor)
@@ -80,7 +85,10 @@ def _lstsq(run: Run, *args: Any, driver: str | None = None, **kwargs: Any) -> An
     return run(*args, driver="gels", **kwargs)
 
 
-_BY_NAME: dict[str, Run] = {"abs": _abs, "histc": _histc, "linalg_lstsq": _lstsq, "nansum": _nansum, "trace": _trace}
+_BY_NAME: dict[str, Run] = {
+    "abs": _abs, "histc": _histc, "linalg_lstsq": _lstsq, "nansum": _nansum, "trace": _trace,
+    "mm.dtype": _product_of_dtype, "bmm.dtype": _product_of_dtype,
+}  # fmt: skip
 
 
 def _widened(run: Run, *args: Any, **kwargs: Any) -> Any:
