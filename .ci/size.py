@@ -19,10 +19,10 @@ PARTS = [GEN, "virtual GPUs", "tests", "benchmarks"]
 LIMITS: dict[tuple[str, str], tuple[float, float]] = {
     (GEN, "lines"): (46_531, 38_000),
     (GEN, "files"): (339, 255),
-    ("virtual GPUs", "lines"): (7_191, 7_200),
+    ("virtual GPUs", "lines"): (7_199, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (48_057, 41_000),
-    ("benchmarks", "lines"): (11_136, 10_000),
+    ("tests", "lines"): (48_066, 41_000),
+    ("benchmarks", "lines"): (11_138, 10_000),
     ("all of gen", "tokens per line of code"): (10.29, 10.2),
 }
 _COUNTED = {tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING}
