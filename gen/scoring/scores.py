@@ -181,11 +181,13 @@ def classify(
         model: from `gen.load` or another loader.
         prompt: as in `gen.score`; a list of prompts gives a list.
         options: texts, at least one, no two with the same tokens. A text that goes on after a word begins with a space.
-        chat, chat_template_kwargs: as in `gen.score`.
+        chat: as in `gen.score`.
+        chat_template_kwargs: as in `gen.score`.
         thinking: how much the model thinks about a chat before its options are compared, where the template marks
             thoughts. None and False close the thought at once; with True or a number the model writes one, as for
             `gen.generate`, and the options come after it.
-        sampler, seed: how the thought is drawn, as for `gen.generate`.
+        sampler: chooses the thought's tokens, as for `gen.generate`.
+        seed: as for `gen.generate`.
         normalise: "none" compares the options' probabilities; "tokens" compares the means of their tokens'
             log-probabilities, so that a long option is not unlikely because it is long.
         max_batch_tokens: as in `gen.score`.
