@@ -4,6 +4,7 @@ import io
 import os
 import re
 import runpy
+import shlex
 import sys
 import tarfile
 import tomllib
@@ -117,6 +118,6 @@ def test_a_project_that_has_never_heard_of_gen_finds_its_mistake_with_two_lines(
     assert len(files) == 5
     without_installs = [command for command in CHECK["strangers_steps"]("") if not command.startswith("pip")]
     assert without_installs == ["python -m pytest", "python -m pytest --virtual-gpus 2"]
-    python = [command.replace("python", sys.executable, 1) for command in without_installs]
+    python = [command.replace("python", shlex.quote(sys.executable), 1) for command in without_installs]
     plain = {**os.environ, "PYTEST_ADDOPTS": "-p no:cacheprovider"}
     assert CHECK["find_the_strangers_mistake"](python, tmp_path, plain) == []
