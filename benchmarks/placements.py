@@ -13,6 +13,7 @@ nothing is raised and the numbers differ; all others are "to look at".
 
 import argparse
 import json
+import re
 import textwrap
 from collections import Counter
 from dataclasses import replace
@@ -25,6 +26,8 @@ from benchmarks.measuring import machine, markdown_table
 from virtual_gpus.placements import Failure, examine
 
 VERDICTS = ("right", "fails", "not run")
+
+_FOLDERS = re.compile("(?<=')/.*/")  # of temporary files
 
 
 def look(architecture: str, group: Group, most: int) -> Verdict:
@@ -76,7 +79,7 @@ def page(verdicts: list[Verdict]) -> str:
                     "fails": f"{count} of {verdict.reason.split(' ')[2]}",
                     "where": at,
                     "whose": fault,
-                    "error": f"{error.replace('|', '/')[:160]}; {first}",
+                    "error": f"{_FOLDERS.sub('', error).replace('|', '/')[:160]}; {first}",
                 }
             )
     columns = ("architecture", "fails", "where", "whose", "error")

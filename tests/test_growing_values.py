@@ -153,7 +153,7 @@ def test_engines_give_values_and_items_in_threads_and_in_event_loops() -> None:
 
 
 def test_what_has_no_items_and_what_is_read_twice_is_refused() -> None:
-    for kind, of in ((int, None), (Invoice, None), (gen.repeat(int, ","), "a"), (None, None)):
+    for kind, of in ((int, None), (Invoice, None), (tuple[int, bool], None), (gen.repeat(int, ","), "a"), (None, None)):
         with pytest.raises(gen.ArgumentError, match="items"):
             gen.stream(ScriptedModel("7"), "x", kind).items(of=of)
     for of in ("title", "other"):

@@ -108,7 +108,8 @@ def items_of(constraint: Constraint | None, of: str | None) -> Found:
     """
     schema = _schema_of(constraint)
     python_type = None if constraint is None else constraint.python_type
-    if schema is not None and (of is not None or schema.get("type") == "array" or _item_of(python_type) is not None):
+    is_list = python_type is None and schema is not None and schema.get("type") == "array"
+    if schema is not None and (of is not None or is_list or _item_of(python_type) is not None):
         validated = _validator(python_type, of)
         text = PartialJson(schema, () if of is None else (of,))
 
@@ -177,4 +178,6 @@ def _item_of(python_type: Any) -> Any:
         return _item_of(parts[0])
     if origin in (Union, UnionType):
         return next((found for found in map(_item_of, parts) if found is not None), None)
+    if origin is tuple and parts[1:] != (...,):  # its places have types of their own
+        return None
     return parts[0] if parts and origin not in (dict, Literal) else None

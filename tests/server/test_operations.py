@@ -105,7 +105,7 @@ def test_a_log_is_written_line_by_line(form: Any, engine: gen.Engine, capsys: py
         assert written[1].endswith(" ERROR: it") and "Traceback" not in written[0]
 
 
-def test_keys_have_names_and_limits_and_are_no_secret_in_errors(tmp_path: Path) -> None:
+def test_keys_have_names_and_limits(tmp_path: Path) -> None:
     file = tmp_path / "keys.toml"
     file.write_text('[keys.alice]\nkey = "a"\nmost_running = 1\n[keys.bob]\nkey = "b"\n')
     keys = read_keys(file)
