@@ -1,9 +1,15 @@
-"""What a call reports about a text: how it came about, and how likely its tokens were."""
+"""What a call reports about a text: how it came about, and how likely its tokens were; and receipts of texts."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
+from gen.errors import ArgumentError, show
+
+_FORMAT = 1  # of receipts
 FinishReason = Literal["stop", "eos", "length", "timeout", "cancelled"]
 
 
@@ -65,6 +71,108 @@ class StreamEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """A text and all that made it, as `Completion.receipt` gives it: with the model, it is enough to check each token.
+
+    `str` of it is a line of JSON.
+
+    Attributes:
+        prompt_ids: the tokens of the prompt.
+        token_ids: the new tokens, without the one that ended them.
+        logprobs: for each token its natural log-probability under the distribution that it was chosen from.
+        text: what the tokens say, as `Completion.text`.
+        finish_reason: how the text ended. One that ended by "timeout" or "cancelled" is the beginning of a text.
+        stop_reason: see `Completion`.
+        seed: the seed that gives this text alone.
+        sample: which of the prompt's samples it was; for a beam search, which of its texts, best first.
+        sampler: how tokens were chosen: the `name` of a function of `gen.samplers`, and its arguments that are not the
+            default.
+        settings: what else has shaped the text, with what defaults came to; token ids in the place of texts.
+        output_type: the form of the output type; None without one. Types with equal texts have equal forms.
+        engine: the engine that held the text to its output type; None without one.
+        model: what ran: `weights`, a digest of all parameters and buffers, None where they cannot be read; `tokenizer`
+            and `template`, digests; `kind`, `dtype` and `device`.
+        versions: of gen, torch and transformers.
+        format: of this receipt.
+    """
+
+    prompt_ids: Sequence[int]
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    text: str
+    finish_reason: str
+    stop_reason: str | int | None = None
+    seed: int
+    sample: int = 0
+    sampler: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    output_type: Sequence[Any] | None = None
+    engine: str | None = None
+    model: Mapping[str, str | None] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    format: int = 1
+
+    def __str__(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @staticmethod
+    def read(given: "str | Mapping[str, Any]") -> "Receipt":
+        """The receipt of a line of JSON, or of the object that it stands for, as a server gives it.
+
+        Raises:
+            ArgumentError: it is no receipt, or one that a later version of gen has written.
+        """
+        try:
+            found = json.loads(given) if isinstance(given, str) else dict(given)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"{show(given)} is no receipt: {error}") from error
+        written = found.get("format") if isinstance(found, dict) else None
+        if type(written) is not int:
+            raise ArgumentError(f'{show(given)} is no receipt; a receipt has a "format".')
+        if written > _FORMAT:
+            raise ArgumentError(f"the receipt has the format {written}, this version of gen reads up to {_FORMAT}.")
+        known = {one.name for one in fields(Receipt)}
+        try:
+            made = Receipt(**{name: value for name, value in found.items() if name in known})
+        except TypeError as error:
+            raise ArgumentError(f"{show(given)} is no whole receipt: {error}") from error
+        for name in ("prompt_ids", "token_ids"):
+            if not isinstance(found[name], list) or not all(type(one) is int and one >= 0 for one in found[name]):
+                raise ArgumentError(f"the receipt's {name} must be a list of token ids, got {show(found[name])}")
+        if len(made.logprobs) != len(made.token_ids):
+            raise ArgumentError(
+                f"the receipt has {len(made.token_ids)} tokens and {len(made.logprobs)} log-probabilities."
+            )
+        return made
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> "list[Receipt]":
+        """The receipts of a file, one a line; empty lines are left out.
+
+        Raises:
+            ArgumentError: a line is no receipt; the message has its number.
+            OSError: the file cannot be read.
+        """
+        found = []
+        for number, line in enumerate(Path(path).read_bytes().split(b"\n"), 1):
+            try:
+                found += [Receipt.read(line.decode())] if line.strip() else []
+            except (ArgumentError, UnicodeDecodeError) as error:
+                raise ArgumentError(f"{path}, line {number}: {error}") from error
+        return found
+
+    @staticmethod
+    def dump(receipts: "Iterable[Receipt]", path: str | PathLike[str]) -> None:
+        """Write receipts to a file, one a line, in place of what it had.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        lines = "".join(f"{one}\n" for one in receipts)
+        Path(path).write_bytes(lines.encode(errors="backslashreplace"))  # a lone surrogate becomes its escape
+
+
+@dataclass(frozen=True, kw_only=True)
 class Completion:
     """A text and how it came about.
 
@@ -117,3 +225,28 @@ class Completion:
     cached_tokens: int = field(default=0, compare=False)
     drafted: int = field(default=0, compare=False)
     accepted: int = field(default=0, compare=False)
+    _write_receipt: ClassVar[Any] = None  # set by the call that has made it
+
+    @property
+    def receipt(self) -> Receipt:
+        """The text with all that made it: enough to check it later. Ask while the model is there.
+
+        The first receipt of a model reads all of its weights, for their digest. Host sync: then only.
+
+        Raises:
+            ArgumentError: a part of it cannot be written, which the message names; the weights have been changed since
+                the call; or this is a copy of the completion that the call has returned.
+        """
+        if self._write_receipt is None:
+            raise ArgumentError("no receipt: only the completion itself that a call returns with details=True has one.")
+        receipt: Receipt = self._write_receipt(self)
+        return receipt
+
+    def written_by(self, write: Callable[["Completion"], Receipt] | None) -> "Completion":
+        """This completion, with what writes its receipt."""
+        object.__setattr__(self, "_write_receipt", write)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what writes its receipt, which has the request, and knows the model."""
+        return {name: value for name, value in vars(self).items() if name != "_write_receipt"}

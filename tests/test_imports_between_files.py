@@ -23,7 +23,7 @@ LEVELS = (  # in the order of the data: what is read, the model, the logits, the
     {"constraints", "tools"},
     {"requests"},
     {"stages"},
-    {"loop", "scoring"},
+    {"loop", "receipts", "scoring"},
     {"api", "calls", "embedding", "engine"},
     {"doctor", "integrations", "offline", "server", "testing"},
     {"cli"},

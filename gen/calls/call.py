@@ -56,7 +56,7 @@ class Call:
         """A prompt's value or completion, or all of them where its sampler makes several."""
         beams = isinstance(job.request.sampler, BeamSearchSampler)
         several = self.returned > 1 if beams else len(job.request.seeds) > 1
-        made = [valued(job.request, one) for one in self.completions(job)]
+        made = [valued(job.request, one, rank) for rank, one in enumerate(self.completions(job))]
         results: list[Any] = [one if self.details else one.value for one in made]
         return results if several else results[0]
 

@@ -1,6 +1,7 @@
 """Reads the arguments of a call into requests."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from threading import Lock
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from gen.loop.memory import check_room
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model
 from gen.models.checks import check_usable
+from gen.receipts.writing import ReceiptWriter
 from gen.requests.images import read_images
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts
 from gen.requests.reading import constrained, read_requests, split_types
@@ -92,7 +94,9 @@ def read_call(
     find_step_rows(model, exact, requests)
     read: list[Request] = []
     waiting: dict[int, Callable[[Request], Request]] = {}
+    write_receipt = ReceiptWriter(model).receipt if details else None
     for request in requests:
+        request = replace(request, write_receipt=write_receipt)
         constraint, compile_late = compiled[id(types[request.number])]
         try:
             if compile_late is not None:

@@ -125,6 +125,7 @@ def carry_out(model: Model, plan: Tree | Told, worked: "Worked | None" = None) -
         schema=None if of is None else of.schema,
         python_type=None if of is None else of.python_type,
         separator=plan.separator.text if isinstance(plan, Again) else None,
+        key=plan.key,
     )
 
 

@@ -1,6 +1,6 @@
 """A compiled output type: which texts it allows, which engine enforces it, and which value a text stands for."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
 
@@ -63,6 +63,7 @@ class Constraint:
         schema: the JSON schema, as a text, of a type whose texts are JSON; None for others.
         python_type: the Python type that it was compiled from, if it was one.
         separator: of `gen.repeat`; None for other types.
+        key: the form of its output type, of texts, numbers and tuples; equal for types with equal texts.
     """
 
     engine: EngineName
@@ -79,6 +80,7 @@ class Constraint:
     schema: str | None = field(default=None, repr=False)
     python_type: Any = field(default=None, repr=False)
     separator: str | None = field(default=None, repr=False)
+    key: Hashable = field(default=None, repr=False)
 
     def accepts(self, text: str | bytes) -> bool:
         """Whether a text is a full match. Bytes show special tokens, which a str does not; see `written`."""

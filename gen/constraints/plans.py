@@ -88,15 +88,19 @@ def _type_plan(output_type: Any) -> Plan:
         return adapter.validate_json(json.dumps(text))
 
     if is_text(schema, schema):
-        return Plan(
-            key=("text", json.dumps(schema, ensure_ascii=False)),
-            table=partial(string_table, schema),
-            grammar=partial(grammars.of_text, schema),
-            parse=parse,
-            python_type=output_type,
-        )
+        return replace(string_plan(schema), parse=parse, python_type=output_type)
     asked = JsonSchema(json.dumps(schema, ensure_ascii=False), closed=True, whitespace="line", ecma=False)
     return replace(_json_plan(asked, adapter.validate_json), python_type=output_type)
+
+
+def string_plan(schema: Any) -> Plan:
+    """The plan of the strings that meet a schema, without quotes."""
+    return Plan(
+        key=("text", json.dumps(schema, ensure_ascii=False)),
+        table=partial(string_table, schema),
+        grammar=partial(grammars.of_text, schema),
+        parse=str,
+    )
 
 
 def _json_plan(asked: JsonSchema, parse: Callable[[str], Any]) -> Plan:

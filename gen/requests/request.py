@@ -1,9 +1,10 @@
 """A request: one checked prompt with its settings, which is all that the loop needs to know."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gen.completions import Receipt
 from gen.constraints.composing.host_thoughts import HostThoughtWalker
 from gen.constraints.composing.thoughts import ThoughtAutomaton, ThoughtWalker
 from gen.constraints.constraint import Constraint, Walker
@@ -75,6 +76,7 @@ class Request:
         cache_salt: its KV cache is shared only with requests that have the same salt.
         number: which of a call's prompts it is, from 0.
         sample: which of the prompt's texts this request's first text is, from 0.
+        write_receipt: (this request, a completion, rank) -> its receipt; None if none can be asked for.
     """
 
     prompt_ids: list[int]
@@ -105,6 +107,7 @@ class Request:
     cache_salt: str | None = None
     number: int = 0
     sample: int = 0
+    write_receipt: Callable[..., Receipt] | None = None
 
     @property
     def ends(self) -> tuple[int, ...]:

@@ -1,9 +1,11 @@
 """Text to token ids and back: encoding, chat templates, and decoding piece by piece."""
 
 import codecs
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cached_property, partial
+from hashlib import sha256
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +140,19 @@ class Tokenizer:
         """The chat template that is used with tools, as it is written; "" where there is none."""
         has_one = self._chat_template or self._tokenizer.chat_template
         return self.chat_template({"tools": [{}]}) if has_one else ""
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the vocabulary, and of how texts are encoded where that is known."""
+        backend, own = getattr(self._tokenizer, "backend_tokenizer", None), self._tokenizer
+        known = json.dumps(sorted(own.get_vocab().items())) if backend is None else backend.to_str()
+        return sha256(known.encode(errors="surrogatepass")).hexdigest()
+
+    @property
+    def template_digest(self) -> str | None:
+        """A digest of the chat template, or of all that it has; None where there is none."""
+        template = self._chat_template or self._tokenizer.chat_template
+        return sha256(json.dumps(template, sort_keys=True).encode()).hexdigest() if template else None
 
     @cached_property
     def special_tokens(self) -> dict[int, str]:

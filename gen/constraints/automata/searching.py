@@ -74,7 +74,7 @@ class Search:
         anywhere: whether a match may begin behind the text's beginning.
 
     Attributes:
-        pattern: what was given.
+        pattern, flags: what was given.
         empty: whether it matches a text without characters.
     Raises:
         Unsupported: it has references to groups, look-around, or something else that no automaton can say.
@@ -82,7 +82,7 @@ class Search:
     """
 
     def __init__(self, pattern: re.Pattern[str], *, anywhere: bool = True) -> None:
-        self.pattern, self._anywhere = pattern.pattern, anywhere
+        self.pattern, self.flags, self._anywhere = pattern.pattern, pattern.flags, anywhere
         tree = parser.parse(pattern.pattern, pattern.flags)
         read = partial(_read, flags=tree.state.flags, around=_has_anchors(tree), budget=Budget())
         items = [(op.SUBPATTERN, (None, 0, 0, tree))]

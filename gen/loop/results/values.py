@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from gen.completions import Completion
 from gen.errors import IncompleteError, ValueRefusedError, show
@@ -15,13 +16,20 @@ _MORE: Mapping[Bound, str] = {
 _LATER = "Give more max_time"
 
 
-def valued(request: Request, completion: Completion) -> Completion:
-    """A completion with its value, and the engine that held the text to its output type.
+def valued(request: Request, completion: Completion, rank: int = 0) -> Completion:
+    """A completion with its value, the engine that held the text to its output type, and what writes its receipt.
 
+    Args:
+        rank: of a beam search, which of its texts it is.
     Raises:
         IncompleteError: the text is no whole value, its limit has shaped it, or max_time was over.
         ValueRefusedError: the text is whole, and its type refuses the value.
     """
+    write = request.write_receipt
+    return _valued(request, completion).written_by(write and partial(write, request, rank=rank))
+
+
+def _valued(request: Request, completion: Completion) -> Completion:
     constraint = request.constraint
     if constraint is None:
         return completion

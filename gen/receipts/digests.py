@@ -1,0 +1,76 @@
+"""The digest of a model's weights in memory, made when it is first asked for, and again when they have changed."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from gen.models.base import Model
+from gen.models.transformers.packed_weight import PackedWeight
+from gen.runtime.forking import new_lock
+
+_AT_ONCE = 2**26  # bytes of a tensor that are copied to the host at once
+_kept: WeakKeyDictionary[Model, tuple[object, str | None]] = WeakKeyDictionary()
+_making = new_lock()
+
+
+def weights_digest(model: Model) -> str | None:
+    """A digest of all parameters and buffers in memory, with their names, shapes and dtypes; None where a model shows
+    none. It is kept until torch counts a change of one of them: `tensor.data.add_()` does not count.
+
+    Packed weights count as what they were before. Host sync: the weights are copied to the host when it is made.
+    """
+    with _making:
+        version = weights_version(model)
+        known = _kept.get(model)
+        if known is None or known[0] != version:
+            known = _kept[model] = version, _digest(model)
+        return known[1]
+
+
+def weights_version(model: Model) -> tuple[object, ...]:
+    """Equal as long as torch counts no change of a parameter or buffer, and none is another one. Host sync: none."""
+    module = module_of(model)
+    if module is None:
+        tensors = [tensor for _, tensor, _ in model.weights() or ()]
+    else:  # as named_parameters and named_buffers, in a fifth of the time
+        parts = [module]
+        for part in parts:  # the list grows
+            parts += [one for one in part._modules.values() if one is not None]
+        found = [(*part._parameters.values(), *part._buffers.values()) for part in parts]
+        tensors = [tensor for some in found for tensor in some if tensor is not None]
+    with torch._C.DisableTorchFunctionSubclass():  # packed weights would answer each question in Python
+        return tuple([(id(one), one.dtype, -1 if one.is_inference() else one._version) for one in tensors])
+
+
+def module_of(model: Model) -> nn.Module | None:
+    """The torch module of a model; None where there is none."""
+    found = getattr(model, "hf_model", None) or getattr(model, "module", None)
+    return found if isinstance(found, nn.Module) else None
+
+
+def _digest(model: Model) -> str | None:
+    made, found = hashlib.blake2b(digest_size=20), False
+    for name, tensor in _weights(model):
+        found = True
+        made.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        for part in torch.split(tensor.reshape(-1), max(1, _AT_ONCE // tensor.element_size())):
+            made.update(part.contiguous().view(torch.uint8).cpu().numpy().data)
+    return made.hexdigest() if found else None
+
+
+def _weights(model: Model) -> Iterator[tuple[str, Tensor]]:
+    """The parameters and buffers that have numbers; packed ones as they were before."""
+    module = module_of(model)
+    if module is None:
+        named: Iterable[tuple[str, Tensor]] = ((name, tensor) for name, tensor, _ in model.weights() or ())
+    else:
+        named = chain(module.named_parameters(), module.named_buffers())
+    for name, tensor in named:
+        if isinstance(tensor, PackedWeight):
+            yield name, tensor.read().to(tensor.computes)
+        elif tensor.numel():
+            yield name, tensor.detach()

@@ -1,0 +1,145 @@
+"""Receipts: what they say of a call, that files keep all of it, and what cannot be written."""
+
+import copy
+import datetime
+import json
+import math
+import pickle
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gen
+from gen.receipts.reading import changes, read_receipt
+from tests.helpers.demo import short_demo
+
+PROMPT = "Once upon a time"
+SAMPLERS = gen.samplers
+
+
+@pytest.fixture(scope="module")
+def demo() -> Any:
+    return short_demo()
+
+
+def completion(model: Any, output_type: Any = None, **settings: Any) -> gen.Completion:
+    given: dict[str, Any] = {"max_new_tokens": 12, "seed": 3, "shorten": True, **settings}
+    made: gen.Completion = gen.generate(model, PROMPT, output_type, details=True, **given)
+    return made
+
+
+CALLS: list[tuple[Any, Mapping[str, Any]]] = [
+    (None, {"sampler": SAMPLERS.greedy(repetition_penalty=1.3)}),
+    (None, {"sampler": SAMPLERS.multinomial(temperature=0.7, top_p=0.9, bad_words=["the"], min_new_tokens=4)}),
+    (None, {"sampler": SAMPLERS.multinomial(logit_bias={5: -math.inf, 7: 1.5})}),
+    (None, {"stop": ["b", re.compile("[xq]", re.IGNORECASE)], "include_stop": True}),
+    (None, {"eos_token_id": [5, 6], "max_new_tokens": 1_000_000}),
+    (dict[str, int], {}),
+    (datetime.date, {}),
+    (gen.choice(["yes", "no"]), {}),
+    (gen.text(without=["x"], max_chars=9), {}),
+    (gen.grammar('start: "a" start?'), {}),
+    (gen.sequence("a ", gen.either(int, "x"), gen.repeat(gen.regex("[a-z]+"), ", ", 1, 3)), {}),
+]
+
+
+@pytest.mark.parametrize(("output_type", "settings"), CALLS)
+def test_a_receipt_leads_back_to_the_request(
+    demo: Any, output_type: Any, settings: Mapping[str, Any], tmp_path: Path
+) -> None:
+    requests = []
+    made = completion(demo, output_type, **settings)
+    write: Any = made._write_receipt
+    requests.append(write.args[0])
+    receipt = made.receipt
+    gen.Receipt.dump([receipt, receipt], tmp_path / "receipts")
+    assert gen.Receipt.load(tmp_path / "receipts") == [receipt, receipt]
+    assert "\n" not in str(receipt)
+    requests.append(read_receipt(demo, gen.Receipt.read(str(receipt))))
+    first, second = ({name: value for name, value in vars(one).items() if name not in ELSEWHERE} for one in requests)
+    assert first == second
+    keys = [request.constraint and request.constraint.key for request in requests]
+    assert keys[0] == keys[1]
+    assert not changes(demo, receipt)
+
+
+# compared by what they say, or no part of what shapes a text
+ELSEWHERE = {"constraint", "sampler", "stops", "write_receipt", "number"}
+
+
+def test_what_a_receipt_says(demo: Any) -> None:
+    made = completion(demo, sampler=SAMPLERS.multinomial(2, temperature=0.5))[1]  # type: ignore[index]
+    receipt = made.receipt
+    assert (receipt.token_ids, receipt.logprobs, receipt.text) == (made.token_ids, made.logprobs, made.text)
+    assert (receipt.seed, receipt.sample) == (SAMPLERS.sample_seed(3, 1), 1)
+    assert receipt.sampler == {"name": "multinomial", "temperature": 0.5}
+    assert receipt.settings["limit"] == 12
+    assert receipt.model["dtype"] == "float32"
+    assert receipt.versions["torch"] == torch.__version__
+
+
+def test_a_context_bounds_the_limit(demo: Any) -> None:
+    room = demo.context_length - len(demo.tokenizer.encode(PROMPT))
+    made = completion(demo, max_new_tokens=demo.context_length, stop=" ").receipt
+    assert (made.settings["limit"], made.settings["bound"]) == (room, "context")
+
+
+def test_the_digest_follows_the_weights() -> None:
+    model: Any = short_demo()
+    made = completion(model, max_new_tokens=2)
+    before = made.receipt
+    assert before.model == completion(short_demo(), max_new_tokens=2).receipt.model
+    with torch.no_grad():
+        next(model.hf_model.parameters()).view(-1)[0] += 1e-3
+    with pytest.raises(gen.ArgumentError, match="changed since"):
+        _ = made.receipt
+    after = completion(model, max_new_tokens=2).receipt
+    assert after.model["weights"] != before.model["weights"]
+    assert [*changes(model, before)] == ["weights"]
+
+
+def test_what_cannot_be_written_is_named(demo: Any) -> None:
+    class Own(gen.samplers.MultinomialSampler):
+        pass
+
+    for settings, named in (
+        ({"logits_processors": [lambda token_ids, lengths, logits: logits]}, "logits processors"),
+        ({"sampler": Own()}, "the sampler Own"),
+        ({"sampler": SAMPLERS.multinomial(temperature=torch.tensor([0.5]))}, "tensors"),
+    ):
+        with pytest.raises(gen.ArgumentError, match=named):
+            _ = completion(demo, max_new_tokens=2, **settings).receipt
+    made = completion(demo, max_new_tokens=2)
+    for other in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert other == made
+        with pytest.raises(gen.ArgumentError, match="only the completion itself"):
+            _ = other.receipt
+
+
+def test_what_is_no_receipt(demo: Any, tmp_path: Path) -> None:
+    good = json.loads(str(completion(demo, max_new_tokens=2).receipt))
+    for given, message in (
+        ("{", "no receipt"),
+        ({"text": "a"}, "no receipt"),
+        ({**good, "format": 2}, "format 2"),
+        ({**good, "token_ids": ["a", "b"]}, "token_ids must be"),
+        ({**good, "logprobs": []}, "2 tokens and 0"),
+        ({"format": 1}, "no whole receipt"),
+    ):
+        with pytest.raises(gen.ArgumentError, match=message):
+            gen.Receipt.read(given)
+    (tmp_path / "receipts").write_text("\n{}\n")
+    with pytest.raises(gen.ArgumentError, match="line 2"):
+        gen.Receipt.load(tmp_path / "receipts")
+    for given, message in (
+        ({**good, "token_ids": [0, 10**6]}, "tokenizer has them"),
+        ({**good, "sampler": {"name": "os.system"}}, "no sampler"),
+        ({**good, "output_type": ["json"]}, "no output type"),
+        ({**good, "settings": {}}, "not whole"),
+    ):
+        with pytest.raises(gen.ArgumentError, match=message):
+            read_receipt(demo, gen.Receipt.read(given))
