@@ -5,7 +5,8 @@
 
 Each case is a process of its own, since threads are chosen before torch is loaded. It calls again and again, 16 tokens
 each time, until its seconds are over, after one call that warms up. Cases take turns, round by round, beside so many
-programs that compute all the time. "command line" is what `gen`'s commands, jobs and servers choose.
+programs that compute all the time. "command line" is what `gen`'s commands, jobs and servers choose. With
+`--spins 1000 3000` there are programs that set GOMP_SPINCOUNT to each of these numbers too.
 """
 
 import argparse
@@ -27,7 +28,7 @@ MODEL = Path(__file__).parents[1] / "models" / "SmolLM2-135M-Instruct"
 CHOSEN = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
 ONE = {"OMP_NUM_THREADS": "1"}
 TOKENS = 16
-CASES = {  # which library, and what is in the environment
+CASES: dict[str, tuple[str, dict[str, str] | None]] = {  # which library, and what is in the environment
     "gen, command line": ("gen", None),
     "gen, in a program": ("gen", {}),
     "gen, one thread": ("gen", ONE),
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--busy", type=int, nargs="+", default=[0, 1, 2], help="programs that compute all the time")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--spins", type=int, nargs="+", default=[], help="more cases: each is a GOMP_SPINCOUNT")
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the report there")
@@ -51,12 +53,14 @@ def main() -> None:
         library, batch = arguments.alone
         print(json.dumps(_measure(library, int(batch), arguments.model, arguments.seconds)))
         return
+    spinning = {f"gen, {spins} spins": ("gen", {"GOMP_SPINCOUNT": str(spins)}) for spins in arguments.spins}
+    CASES.update(spinning)
     rows: list[dict[str, Any]] = []
     for busy in arguments.busy:
         for batch in arguments.batch:
-            speeds: dict[str, list[dict[str, Any]]] = {name: [] for name in arguments.cases}
+            speeds: dict[str, list[dict[str, Any]]] = {name: [] for name in [*arguments.cases, *spinning]}
             for _ in range(arguments.rounds):
-                for name in arguments.cases:
+                for name in speeds:
                     with _busy(busy):
                         speeds[name].append(_run(name, batch, arguments))
             rows += [{"busy programs": busy, "batch": batch, **_row(name, found)} for name, found in speeds.items()]
