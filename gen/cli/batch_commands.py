@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gen.cli.options import Grouped, choose_output_type, read_speculate, unescape
+from gen.cli.options import choose_output_type, read_speculate, unescape
 from gen.cli.printing import say
 from gen.cli.text_options import TextsOptions, with_options
 from gen.errors import ArgumentError, GenError
@@ -28,7 +28,7 @@ def _job(help: str, value: str | None, *names: str, **settings: Any) -> Any:
     return typer.Option(*names, help=help, metavar=value, rich_help_panel="Job", **settings)
 
 
-@app.command("run", cls=Grouped, short_help="Begin a job, or go on with it.")
+@app.command("run", short_help="Begin a job, or go on with it.")
 @with_options
 def run_command(
     places: Annotated[
@@ -126,7 +126,7 @@ def run_command(
         raise GenError(f"{report.failed} of {report.rows} rows failed; their errors are in {places[-1]}.")
 
 
-@app.command("status", cls=Grouped, short_help="Tell how far a job is.")
+@app.command("status", short_help="Tell how far a job is.")
 def status_command(
     out: Out, *, as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False
 ) -> None:
@@ -140,7 +140,7 @@ def status_command(
         say("\n".join(f"{name}: {value}" for name, value in told.items() if value is not None), end="\n")
 
 
-@app.command("merge", cls=Grouped, short_help="Write all results into one file.")
+@app.command("merge", short_help="Write all results into one file.")
 def merge_command(
     out: Out,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="*.jsonl or *.parquet.")],

@@ -3,9 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,23 +14,23 @@ import gen
 from gen.cli import batch_commands, options
 from gen.cli.inputs import Given, read_prompts
 from gen.cli.model_commands import convert_command, doctor_command
-from gen.cli.options import Grouped, check_top_logprobs, read_output_type, read_pictures, read_speculate, read_stops
+from gen.cli.options import check_top_logprobs, read_output_type, read_pictures, read_speculate, read_stops
 from gen.cli.printing import check_output, keep_stderr_tidy, say
 from gen.cli.score_command import score_command
 from gen.cli.serve_command import serve_command
 from gen.cli.text_options import TextOptions, TextsOptions, with_options
-from gen.errors import ArgumentError, GenError
+from gen.errors import ArgumentError
 from gen.offline.described import made_sampler
 from gen.offline.files import finite
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    pass
 
 app = typer.Typer(
     help="Generate text with local language models.",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
 
@@ -52,7 +50,7 @@ def program(
     """Generate text with local language models."""
 
 
-@app.command("generate", cls=Grouped, short_help="Continue each prompt.")
+@app.command("generate", short_help="Continue each prompt.")
 @with_options
 def generate_command(
     prompts: options.Prompts = None,
@@ -75,37 +73,35 @@ def generate_command(
     given = read_prompts(prompts, file)
     pictures = read_pictures(image)
     loaded = _load(asked, device)
-    returned = asked.num_return_sequences
-    run = partial(
-        gen.generate, loaded, details=True, top_logprobs=top_logprobs, num_return_sequences=returned, **settings
-    )
-    # check the options with one prompt, without making a token: unusable options fail here, before the first prompt;
-    # a chat has a place for each image, the plain prompt "x" has none
-    run("x", images=pictures if asked.chat else None, max_new_tokens=0)
     if output_type is not None:
-        constraint = gen.compile(loaded, output_type)
-        least, most = constraint.least_tokens or 0, asked.max_new_tokens
+        output_type = gen.compile(loaded, output_type)
+        least, most = output_type.least_tokens or 0, asked.max_new_tokens
         if most is not None and least > most:
             raise ArgumentError(f"the shortest text has {least} tokens, and --max-new-tokens is {most}.")
-        run = partial(run, output_type=constraint)
-    failed = False
-    with tqdm(total=len(given), unit="prompt", file=sys.stderr, disable=len(given) < 2) as progress:
-        for first in range(0, len(given), batch_size):
-            batch = given[first : first + batch_size]
-            for one, result in _attempt(partial(run, max_new_tokens=asked.max_new_tokens), batch, pictures):
-                if isinstance(result, Exception):
-                    failed = True
-                    message = re.sub(r"^prompt \d+\b", "the prompt", str(result))
-                    tqdm.write(f"gen: {one.where}: {message}", file=sys.stderr)
-                    continue
-                for completion in result if isinstance(result, list) else [result]:
-                    say(_as_json(one, completion) if as_json else completion.text, end="\n")
-            progress.update(len(batch))
+    results = gen.generate_iter(
+        loaded,
+        (one.text for one in given),
+        output_type,
+        images=pictures,
+        rows=batch_size,
+        max_new_tokens=asked.max_new_tokens,
+        details=True,
+        top_logprobs=top_logprobs,
+        num_return_sequences=asked.num_return_sequences,
+        **settings,
+    )
+    ended: dict[int, Any] = {}
+    shown, failed = 0, False
+    for number, result in tqdm(results, total=len(given), unit="prompt", file=sys.stderr, disable=len(given) < 2):
+        ended[number] = result
+        while shown in ended:
+            failed |= _show(given[shown], ended.pop(shown), as_json)
+            shown += 1
     if failed:
         raise typer.Exit(1)
 
 
-@app.command("stream", cls=Grouped, short_help="Continue one prompt, and show the text grow.")
+@app.command("stream", short_help="Continue one prompt, and show the text grow.")
 @with_options
 def stream_command(
     prompt: options.OnePrompt = None,
@@ -125,13 +121,11 @@ def stream_command(
     say("\n")
 
 
-app.command("score", cls=Grouped, short_help="Tell how likely texts are.")(score_command)
-app.command("serve", cls=Grouped, short_help="Serve a model to clients of OpenAI and Anthropic.")(serve_command)
+app.command("score", short_help="Tell how likely texts are.")(score_command)
+app.command("serve", short_help="Serve a model to clients of OpenAI and Anthropic.")(serve_command)
 app.add_typer(batch_commands.app, name="batch")
-app.command("convert", cls=Grouped, short_help="Write a GGUF file as a folder in Hugging Face format.")(convert_command)
-app.command("doctor", cls=Grouped, short_help="Tell where a model's parts are, and where the host waits.")(
-    doctor_command
-)
+app.command("convert", short_help="Write a GGUF file as a folder in Hugging Face format.")(convert_command)
+app.command("doctor", short_help="Tell where a model's parts are, and where the host waits.")(doctor_command)
 
 
 def _read(asked: TextOptions) -> tuple[dict[str, Any], Any]:
@@ -153,20 +147,15 @@ def _load(asked: TextOptions, device: str | None) -> Any:
     return gen.load(asked.model, device=device, dtype=asked.dtype, context_length=asked.context_length)
 
 
-def _attempt(
-    run: Callable[..., Any], batch: Sequence[Given], images: Sequence["Image"] | None
-) -> list[tuple[Given, Any | Exception]]:
-    """Each prompt with its result, or with its error; a batch that fails as a whole is halved."""
-    from torch import OutOfMemoryError
-
-    try:
-        pictures = None if images is None else [images] * len(batch)
-        return list(zip(batch, run([one.text for one in batch], images=pictures, errors="return"), strict=True))
-    except (GenError, OutOfMemoryError) as error:
-        if len(batch) == 1:
-            return [(batch[0], error)]
-    half = len(batch) // 2
-    return _attempt(run, batch[:half], images) + _attempt(run, batch[half:], images)
+def _show(one: Given, result: Any, as_json: bool) -> bool:
+    """Print a prompt's texts, or its error; whether it failed."""
+    if isinstance(result, Exception):
+        message = re.sub(r"^prompt \d+\b", "the prompt", str(result))
+        tqdm.write(f"gen: {one.where}: {message}", file=sys.stderr)
+        return True
+    for completion in result if isinstance(result, list) else [result]:
+        say(_as_json(one, completion) if as_json else completion.text, end="\n")
+    return False
 
 
 def _as_json(one: Given, completion: "gen.Completion") -> str:

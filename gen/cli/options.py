@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
 
 from gen.errors import ArgumentError, ConstraintError, show, show_path
 from gen.offline.described import describe_type, imported, made_type
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from PIL import Image as Pictures
 
     import gen
-
-LARGEST = 2**63 - 1  # the largest int64, as in gen.arguments, whose import would wait for torch
 
 _AGAIN = "You can repeat the option."
 
@@ -82,7 +79,6 @@ MaxNewTokens = Annotated[
         "Make at most N tokens for each text. If you give none: 128; with an output type 2048.",
         "N",
         min=0,
-        max=LARGEST,
     ),
 ]
 Shorten = Annotated[
@@ -116,7 +112,7 @@ Speculate = Annotated[
     Literal["auto", "on", "off"],
     _option("Output", "Make several tokens in a step if they can be guessed; texts are the same.", None),
 ]
-Seed = Annotated[int | None, _option("Sampling", "Give the same texts for the same SEED.", "SEED", min=0, max=LARGEST)]
+Seed = Annotated[int | None, _option("Sampling", "Give the same texts for the same SEED.", "SEED", min=0)]
 Samples = Annotated[int, _option("Sampling", "Write N texts for each prompt; with --beams, the best N.", "N")]
 
 Greedy = Annotated[bool, _option("Search", "Take the likeliest token each time.", None, "--greedy")]
@@ -140,27 +136,6 @@ TopLogprobs = Annotated[
     int | None, _option("Output", "With --json, give the model's N likeliest tokens at each place.", "N", min=0)
 ]
 BatchSize = Annotated[int, _option("Output", "Run N prompts together.", "N", min=1)]
-
-
-class Grouped(TyperCommand):
-    """A command whose help shows its options in their groups, and no Python types."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
-        parameters = self.get_params(ctx)
-        grouped = any(getattr(parameter, "rich_help_panel", None) for parameter in parameters)
-        for parameter in parameters:
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                others = "Other options" if grouped else "Options"
-                kind = "Arguments" if parameter.param_type_name == "argument" else others
-                name, text = record
-                name = re.sub(r" <\S+>$", "", name)  # a Python type, such as <list[str]>
-                text = text.replace(f"0<=x<={LARGEST}", "x>=0")
-                groups.setdefault(getattr(parameter, "rich_help_panel", None) or kind, []).append((name, text))
-        for name, records in groups.items():
-            with formatter.section(name):
-                formatter.write_dl(records)
 
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p")

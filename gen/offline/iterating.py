@@ -36,6 +36,7 @@ def generate_iter(
     prompts: Iterable[Prompt],
     output_type: Any = None,
     *,
+    images: Sequence[Any] | None = None,
     rows: int | None = None,
     sampler: Sampler | None = None,
     max_new_tokens: int | Sequence[int] | None = None,
@@ -65,9 +66,10 @@ def generate_iter(
     Arguments that are not listed here are as for `gen.generate`.
 
     Args:
-        prompts: prompts as `gen.generate` takes them, even without end; images come in messages. At most `2 * rows` are
+        prompts: prompts as `gen.generate` takes them, even without end. At most `2 * rows` are
             read before you have taken the results of earlier ones.
         output_type: one for all prompts.
+        images: pictures that every prompt has, as for one prompt of `gen.generate`; None for none.
         rows: how many run at once; None is as many as `gen.generate` runs on this device. Memory may allow fewer.
         max_new_tokens: one for all prompts, or a list with one for each; so are `seed` and `thinking`.
     Yields:
@@ -88,8 +90,9 @@ def generate_iter(
     constraint = None if output_type is None else compile(model, output_type)
     limits, seeds, thoughts = as_lists(max_new_tokens), as_lists(seed), as_lists(thinking)
 
-    def read(number: int, prompt: Prompt) -> Call:
+    def read(number: int, prompt: Prompt, images: Sequence[Any] | None = images) -> Call:
         settings = Settings(
+            images=images,
             sampler=sampler,
             max_new_tokens=_of_prompt("max_new_tokens", limits, number),
             stop=stop,
@@ -118,7 +121,9 @@ def generate_iter(
             raise ArgumentError(f"prompt {number} is a list of prompts; give each by itself.")
         return call
 
-    read(0, [{"role": "user", "content": "x"}] if chat or chat_template_kwargs else "x")  # what all prompts share
+    # what all prompts share; a chat has a place for each image, the plain prompt "x" has none
+    one: Prompt = [{"role": "user", "content": "x"}] if chat_template_kwargs and not chat else "x"
+    read(0, one, images if chat else None)
     options = Options(
         rows=rows,
         max_batch_tokens=max_batch_tokens,

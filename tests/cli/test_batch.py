@@ -187,7 +187,6 @@ def test_what_shapes_a_text_of_generate_is_an_argument_of_jobs_and_of_iterators(
     assert generate - job == one_call
     assert generate - iterator == {
         "prompt",
-        "images",
         "progress",
         "exact",
         "max_time",

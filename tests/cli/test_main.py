@@ -48,7 +48,7 @@ def test_ctrl_c_while_a_library_is_imported(module: str, program: list[str], tmp
     assert interrupt([*program, "generate", "x"], tmp_path) == (130, "")
 
 
-@pytest.mark.parametrize("moment", ["generate", "stream"])
+@pytest.mark.parametrize("moment", ["generate_iter", "stream"])
 def test_ctrl_c_while_a_command_runs(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def pieces() -> Iterator[str]:
         yield "waiting\n"
@@ -61,7 +61,7 @@ def test_ctrl_c_while_a_command_runs(moment: str, monkeypatch: pytest.MonkeyPatc
             time.sleep(0.01)
 
     monkeypatch.setattr(gen, moment, lambda *arguments, **settings: (pieces if moment == "stream" else pause)())
-    program = command([moment, "x"], monkeypatch)
+    program = command([moment.removesuffix("_iter"), "x"], monkeypatch)
     assert program.line() == b"waiting\n"
     os.kill(program.pid, signal.SIGINT)
     assert program.end() == (130, "", "")
@@ -74,7 +74,7 @@ def command(arguments: list[str], monkeypatch: pytest.MonkeyPatch, **settings: A
     return Forked(cli.main, **settings)
 
 
-@pytest.mark.parametrize("moment", ["load", "generate"])
+@pytest.mark.parametrize("moment", ["load", "generate_iter"])
 def test_an_interrupt_in_a_program_that_calls_main_exits_with_130(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
