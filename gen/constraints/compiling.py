@@ -10,7 +10,7 @@ import torch
 
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.composing.composition import Composition, Tables
-from gen.constraints.composing.trees import Again, Plan, Told, Tree, bare, read_tree
+from gen.constraints.composing.trees import Again, Calls, Plan, Tree, bare, read_tree
 from gen.constraints.constraint import Constraint
 from gen.constraints.host_engine import Grammar
 from gen.constraints.output_types import Composed
@@ -63,7 +63,7 @@ def compiled_before(model: Model, output_type: Any) -> Constraint | None:
     return carry_out(model, plan) if known else None
 
 
-def read_type(model: Model, output_type: Any) -> Tree | Told:
+def read_type(model: Model, output_type: Any) -> Tree | Calls:
     """The tree of an output type that is made of others, or the plan of any other one.
 
     Raises:
@@ -97,7 +97,7 @@ def _checked(model: Model, constraint: Constraint) -> Constraint:
 
 
 @isolated
-def carry_out(model: Model, plan: Tree | Told, worked: "Worked | None" = None) -> Constraint:
+def carry_out(model: Model, plan: Tree | Calls, worked: "Worked | None" = None) -> Constraint:
     """The constraint of a plan: the one that is kept, or a new one.
 
     Args:
@@ -116,12 +116,11 @@ def carry_out(model: Model, plan: Tree | Told, worked: "Worked | None" = None) -
         while new and (len(kept) > _MOST_KEPT or (len(kept) > 1 and _bytes(kept.values()) > _MOST_BYTES)):
             kept.popitem(last=False)
     value = plan.parse if isinstance(plan, Plan) else plan.value
-    told = plan if isinstance(plan, Told) else None
     of = plan if isinstance(plan, Plan) else None
     return replace(  # equal schemas may be of different types
         constraint,
         value=value,
-        told=told,
+        calls=plan if isinstance(plan, Calls) else None,
         schema=None if of is None else of.schema,
         python_type=None if of is None else of.python_type,
         separator=plan.separator.text if isinstance(plan, Again) else None,
@@ -149,7 +148,7 @@ class Worked:
     reason: str
 
 
-def work_out(plan: Tree | Told, vocabulary: Vocabulary) -> Worked:
+def work_out(plan: Tree | Calls, vocabulary: Vocabulary) -> Worked:
     """Do the costly part of `carry_out` for a plan.
 
     Raises:
@@ -161,12 +160,12 @@ def work_out(plan: Tree | Told, vocabulary: Vocabulary) -> Worked:
     return Worked(found, made.tables() if isinstance(made, Composition) else {}, constraint.reason)
 
 
-def portable(plan: Tree | Told) -> Tree | Told:
+def portable(plan: Tree | Calls) -> Tree | Calls:
     """A plan to send to another process, which works it out but reads no values."""
-    return Told(bare(plan.written), bare(plan.read)) if isinstance(plan, Told) else bare(plan)
+    return Calls(bare(plan.written), bare(plan.read)) if isinstance(plan, Calls) else bare(plan)
 
 
-def _made(plan: Tree | Told, vocabulary: Vocabulary, device: torch.device, worked: Worked | None = None) -> Constraint:
+def _made(plan: Tree | Calls, vocabulary: Vocabulary, device: torch.device, worked: Worked | None = None) -> Constraint:
     """The constraint of a plan, made from what was worked out before, or from scratch."""
     tables: Tables = {} if worked is None else worked.tables
     made = plan if isinstance(plan, Plan) else Composition(plan, vocabulary, tables)

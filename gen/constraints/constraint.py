@@ -8,7 +8,7 @@ from gen.errors import ConstraintError, show
 
 if TYPE_CHECKING:
     from gen.constraints.composing.splitting import Splitter
-    from gen.constraints.composing.trees import Told
+    from gen.constraints.composing.trees import Calls
     from gen.constraints.host_engine import Grammar
     from gen.constraints.tables.token_automaton import TokenAutomaton
     from gen.constraints.tables.vocabulary import Vocabulary
@@ -58,7 +58,7 @@ class Constraint:
         grammar: llguidance's; None on the device engine. Equal constraints share it.
         splitter: splits a text into the pieces of its parts; None for a type that is not made of others.
         special_ids: the special tokens that the strings of its parts name.
-        told: its trees, if its texts may have a thought in them.
+        calls: its trees, if its texts may have calls of tools in them.
         value: gives the value of a text, or of its pieces; see `read`.
         schema: the JSON schema, as a text, of a type whose texts are JSON; None for others.
         python_type: the Python type that it was compiled from, if it was one.
@@ -75,7 +75,7 @@ class Constraint:
     grammar: "Grammar | None" = field(default=None, repr=False)
     splitter: "Splitter | None" = field(default=None, repr=False)
     special_ids: frozenset[int] = field(default=frozenset(), repr=False)
-    told: "Told | None" = field(default=None, repr=False)
+    calls: "Calls | None" = field(default=None, repr=False)
     value: Callable[[Any], Any] = field(repr=False)
     schema: str | None = field(default=None, repr=False)
     python_type: Any = field(default=None, repr=False)
@@ -97,12 +97,22 @@ class Constraint:
         return text if self.grammar.accepts(data) else None
 
     def written(self, text: str, token_ids: Sequence[int], *, cut: bool) -> str | bytes:
-        """A text, or its tokens as bytes if these say more: they show special tokens, and a thought.
+        """A text, or its tokens as bytes if these say more: they show special tokens.
 
         Args:
+            token_ids: the tokens, perhaps behind those of a thought.
             cut: whether a stop string has ended the text, so that its tokens have more in them.
         """
-        return text if cut or not (self.special_ids or self.told) else self.vocabulary.written(token_ids)
+        if cut or not self.special_ids:
+            return text
+        left, pieces = len(text.encode()), list[bytes]()
+        for token_id in reversed(token_ids):
+            if left <= 0:
+                break
+            shown, spelled = self.vocabulary.texts[token_id], self.vocabulary.tokens[token_id]
+            pieces.append(spelled[-left:] if shown == spelled else spelled)
+            left -= len(shown)
+        return b"".join(reversed(pieces))
 
     def read(self, text: str) -> Any:
         """The value of a text.

@@ -68,6 +68,12 @@ class Grammar:
         """A matcher at the start of a text."""
         return self._start.deep_copy()
 
+    def first_token(self) -> int:
+        """The token that begins every text; -1 where several may."""
+        bits = np.unpackbits(np.frombuffer(self.matcher().compute_bitmask(), np.uint8), bitorder="little")
+        allowed = np.flatnonzero(bits)
+        return int(allowed[0]) if len(allowed) == 1 else -1
+
     def renew(self) -> None:
         """Begin later texts with a new lexer: all matchers share one, and fail once it has too many states."""
         self._start = _on_a_large_stack(self._make)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
 from gen.constraints.automata.limits import TooLarge
-from gen.constraints.compiling import carry_out
-from gen.constraints.composing.thoughts import opens_itself, thought_automaton
+from gen.constraints.composing.thoughts import begins_with, thought_automaton
 from gen.constraints.constraint import Constraint
 from gen.constraints.tables.vocabulary import vocabulary_of
 from gen.errors import ArgumentError, ConstraintError, ContextError, GenError, check_number
@@ -23,7 +22,7 @@ from gen.samplers import BeamSearchSampler, Sampler
 from gen.samplers.backends.random import draw_seed, sample_seed
 from gen.samplers.kinds import draws, search_width
 from gen.samplers.penalties import Penalties
-from gen.tokens.thoughts import Marks, marks_of_chat, read_shown, read_thinking, switched
+from gen.tokens.thoughts import ANSWER, CHANNELS, Marks, marks_of_chat, read_shown, read_thinking, switched
 from gen.tokens.thoughts import Thinking as Thinks
 
 if TYPE_CHECKING:
@@ -253,14 +252,10 @@ def constrained(
     """
     if constraint is None:
         return _with_thought(model, request, max_batch_tokens)
-    thoughts = request.thoughts
-    if thoughts is not None and thoughts.kind == "channels" and constraint.engine == "host" and not constraint.told:
-        closed = [*request.prompt_ids, *model.tokenizer.encode_plain(thoughts.closed)]
-        request = replace(request, prompt_ids=closed, limit=min(request.limit, model.context_length - len(closed)))
-        thoughts = None
-    if thoughts is not None and thoughts.begun and constraint.told is not None and constraint.told.begun is not None:
-        begun = carry_out(model, replace(constraint.told, written=constraint.told.begun))
-        constraint = replace(begun, told=constraint.told)
+    if request.thoughts is None and CHANNELS[1] in constraint.vocabulary.specials and _has_channels(constraint):
+        head = model.tokenizer.encode_plain(ANSWER)  # the prompt may have it, to close a thought
+        if request.prompt_ids[-len(head) :] == head:
+            request = replace(request, prompt_ids=request.prompt_ids[: -len(head)])
     for token_id in request.eos_token_ids:
         vocabulary = constraint.vocabulary
         if (spelt := vocabulary.tokens[token_id]) and token_id not in vocabulary.names.keys() - constraint.special_ids:
@@ -281,8 +276,7 @@ def constrained(
             raise ConstraintError(f"{wanted}, max_batch_tokens leaves room for {in_batch}; give more.")
         raise ConstraintError(f"{wanted}, max_new_tokens is {limit}; give at least {least}.")
     hidden = {token_id: text for token_id, text in request.hidden.items() if token_id not in constraint.special_ids}
-    made = replace(request, constraint=constraint, hidden=hidden, thoughts=thoughts)
-    return made if constraint.told is not None else _with_thought(model, made, max_batch_tokens)
+    return _with_thought(model, replace(request, constraint=constraint, hidden=hidden), max_batch_tokens)
 
 
 def _with_thought(model: Model, request: Request, max_batch_tokens: int | None) -> Request:
@@ -291,11 +285,12 @@ def _with_thought(model: Model, request: Request, max_batch_tokens: int | None) 
     if marks is None or not request.limit or isinstance(request.sampler, BeamSearchSampler):
         return request
     answer, grammar = (None, None) if constraint is None else (constraint.automaton, constraint.grammar)
-    if answer is not None and not marks.begun and opens_itself(vocabulary_of(model), answer, marks):
+    if constraint is not None and not marks.begun and begins_with(constraint, marks.written[0]):
         return replace(request, thoughts=None)
     must = request.thinks is True and not marks.begun
+    head = ANSWER if marks.kind == "channels" and constraint is not None and not _has_channels(constraint) else ""
     try:
-        automaton = thought_automaton(vocabulary_of(model), answer, marks, must=must)
+        automaton = thought_automaton(vocabulary_of(model), answer, marks, must=must, head=head)
         automaton.place(model.placement.logits_device)
     except (ConstraintError, TooLarge):
         if constraint is None and (request.thinks is None or request.thinks is True):
@@ -308,7 +303,7 @@ def _with_thought(model: Model, request: Request, max_batch_tokens: int | None) 
     least = 1 if constraint is None else max(1, constraint.least_tokens or 0)
     beside = automaton.opening + automaton.closing + automaton.header
     if (request.limit if request.limits_thoughts else room) < beside + least:
-        return _closed(model, request)
+        return _closed(model, request, head)
     if request.limits_thoughts:
         most = max(0, min(asked, request.limit - beside - least))
         return replace(request, thinking=Thinking(automaton=automaton, most=most, room=None, grammar=grammar))
@@ -320,11 +315,16 @@ def _with_thought(model: Model, request: Request, max_batch_tokens: int | None) 
     return replace(request, thinking=thinking, limit=most + beside + left, bound=bound)
 
 
-def _closed(model: Model, request: Request) -> Request:
+def _has_channels(constraint: Constraint) -> bool:
+    """Whether the texts of a type are whole messages of gpt-oss's form, with what comes before an answer."""
+    return begins_with(constraint, CHANNELS[1])
+
+
+def _closed(model: Model, request: Request, head: str) -> Request:
     """The request without a thought, since there is no room for one: the prompt closes what it has begun."""
     marks = request.thoughts
     assert marks is not None  # tells mypy
-    more = model.tokenizer.encode_plain(marks.closed) if marks.begun else []
+    more = model.tokenizer.encode_plain(marks.closed if marks.begun else head)
     limit = min(request.limit, model.context_length - len(request.prompt_ids) - len(more))
     if limit < 1:
         return request

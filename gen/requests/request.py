@@ -116,6 +116,13 @@ class Request:
             return self.eos_token_ids
         return (self.constraint.vocabulary.end,)
 
+    @property
+    def has_messages(self) -> bool:
+        """Whether its type is that of whole messages in gpt-oss's form, of which the text shows a part."""
+        if self.thoughts is None or self.thoughts.kind != "channels" or self.thinking is None:
+            return False
+        return not self.thinking.automaton.header
+
     def short(self, made: int) -> bool:
         """Whether the limit may rule out a token that the output type allows, after `made` tokens."""
         if self.constraint is None:

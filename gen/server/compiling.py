@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -15,7 +14,7 @@ from threading import Lock
 from typing import Any
 
 from gen.constraints.compiling import Worked, carry_out, compiled_before, portable, read_type
-from gen.constraints.composing.trees import Told, Tree
+from gen.constraints.composing.trees import Calls, Tree
 from gen.constraints.tables.vocabulary import vocabulary_of
 from gen.errors import ConstraintError, EngineClosed
 from gen.models.base import Model
@@ -58,20 +57,16 @@ class Compiling:
         if output_type is None or compiled_before(self._model, output_type) is not None:
             return
         plan = read_type(self._model, output_type)
-        plans: list[Tree | Told] = [plan]
-        if isinstance(plan, Told) and plan.begun is not None:  # for prompts that have begun a thought
-            plans.append(replace(plan, written=plan.begun))
-        for one in plans:
-            task = self._running.get(one.key)
-            if task is None:
-                task = self._running[one.key] = asyncio.create_task(self._compile(one))
-                task.add_done_callback(partial(self._forget, one.key))
-            try:
-                await asyncio.shield(task)
-            except asyncio.CancelledError:
-                if task.cancelled():
-                    raise EngineClosed("the server ends, and compiles no more types.") from None
-                raise
+        task = self._running.get(plan.key)
+        if task is None:
+            task = self._running[plan.key] = asyncio.create_task(self._compile(plan))
+            task.add_done_callback(partial(self._forget, plan.key))
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise EngineClosed("the server ends, and compiles no more types.") from None
+            raise
 
     def close(self) -> None:
         """Stop compiling, and end the processes."""
@@ -87,12 +82,12 @@ class Compiling:
         if not task.cancelled():
             task.exception()  # nobody may wait for it any more
 
-    async def _compile(self, plan: Tree | Told) -> None:
+    async def _compile(self, plan: Tree | Calls) -> None:
         async with self._at_once:
             worked = await self._worked(plan) if sys.platform == "linux" else None
             await asyncio.to_thread(carry_out, self._model, plan, worked)
 
-    async def _worked(self, plan: Tree | Told) -> Worked:
+    async def _worked(self, plan: Tree | Calls) -> Worked:
         """The result of a process that compiles a plan; the process ends if nobody waits for it."""
         results, written = get_context("spawn").Pipe(duplex=False)
         with results:

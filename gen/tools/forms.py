@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from gen.constraints.composing.trees import Told, Tree, read_tree
+from gen.constraints.composing.trees import Calls, Tree, read_tree
 from gen.constraints.output_types import Made, either, regex, repeat, sequence, text
 from gen.constraints.plans import read_plan
 from gen.errors import ConstraintError
-from gen.tokens.thoughts import Marks, marks_of
+from gen.tokens.thoughts import marks_of
 from gen.tokens.tokenizers import Tokenizer
 from gen.tools.call_pieces import Heads
 from gen.tools.values import Tool, ToolCall, ToolCalls, ToolCallsType
@@ -47,7 +47,7 @@ class _Asked:
         return either(*(written(tool) for tool in self.tools))
 
 
-def tree_of(asked: ToolCallsType, tokenizer: Tokenizer) -> Told:
+def tree_of(asked: ToolCallsType, tokenizer: Tokenizer) -> Calls:
     """The tree of tool calls for a tokenizer.
 
     Raises:
@@ -78,13 +78,14 @@ def tree_of(asked: ToolCallsType, tokenizer: Tokenizer) -> Told:
             answer=asked.answer,
         )
     )
+    read = main
     if name == "gpt-oss":
         plain = Made(text(), lambda said: _value(said, [])) if asked.answer is None else _answer(asked.answer)
-        told = Told(_tree(main), _tree(either(main, plain) if asked.choice in ("auto", "none") else main))
-    else:
-        told = _after_thought(main if asked.answer is None else either(main, _answer(asked.answer)), tags)
+        read = either(main, plain) if asked.choice in ("auto", "none") else main
+    elif asked.answer is not None:
+        read = main = either(main, _answer(asked.answer))
     heads = form.heads if asked.answer is None else replace(form.heads, after_text=False)
-    return replace(told, heads=heads if tools or named else None)
+    return Calls(_tree(main), _tree(read), heads if tools or named else None)
 
 
 def form_of(template: str) -> str:
@@ -107,20 +108,6 @@ def form_of(template: str) -> str:
         f"gen cannot tell how this model's chat template writes calls of tools; give gen.tool_calls a format, one of "
         f"{', '.join(_FORMS)}."
     )
-
-
-def _after_thought(main: Any, marks: Marks | None) -> Told:
-    """A form that may come after a thought between two strings."""
-    if marks is None:
-        tree = _tree(main)
-        return Told(tree, tree)
-    rest = sequence(text(without=[marks.closes]), marks.closes, regex("\n*"))
-    whole, none = sequence(marks.opens, rest), ""
-
-    def after(*thoughts: Any) -> Tree:
-        return _tree(Made(sequence(either(*thoughts), main), lambda parts: parts[1]))
-
-    return Told(after(whole, none), after(whole, rest, none), after(rest))
 
 
 def _tree(output_type: Any) -> Tree:
@@ -202,17 +189,12 @@ _NEXT = "<|end|><|start|>assistant"
 
 
 def _gpt_oss(asked: _Asked) -> Any:
-    """Messages in channels: thoughts and an answer; or thoughts, perhaps a text about a call, and the call."""
+    """Messages in channels: an answer; or perhaps a text about a call, and the call."""
     said = text(without=[*_FORMS["gpt-oss"].specials])
-    thought = sequence("<|channel|>analysis<|message|>", said, _NEXT)
     final = sequence("<|channel|>final<|message|>", said)
     plain = Made(final, lambda parts: _value(parts[1], []))
-
-    def after_thought(main: Any) -> Any:
-        return Made(sequence(repeat(thought), main), lambda parts: parts[1])
-
     if not asked.tools:
-        return after_thought(plain)
+        return plain
     about = sequence("<|channel|>commentary<|message|>", said, _NEXT)
     call = Made(
         sequence(repeat(about, most=1) if asked.optional else "", asked.calls(_channel_call)),
@@ -221,7 +203,7 @@ def _gpt_oss(asked: _Asked) -> Any:
     if asked.answer is not None:
         answer = sequence("<|channel|>final<|message|>", _answer(asked.answer))
         plain = Made(answer, lambda parts: parts[1])
-    return after_thought(either(plain, call) if asked.optional or asked.answer is not None else call)
+    return either(plain, call) if asked.optional or asked.answer is not None else call
 
 
 def _channel_call(tool: Tool) -> Any:

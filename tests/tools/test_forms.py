@@ -125,9 +125,9 @@ def family(request: pytest.FixtureRequest) -> tuple[str, Any]:
 
 
 def all_of(model: Any, made: gen.Completion) -> str:
-    """The whole output, with the names of special tokens."""
+    """The whole output after the thought, with the names of special tokens."""
     texts = gen.compile(model, str).vocabulary.texts
-    return b"".join(texts[token_id] for token_id in made.token_ids).decode()
+    return b"".join(texts[token_id] for token_id in made.token_ids[made.reasoning_tokens :]).decode()
 
 
 def answer(model: Any, kind: Any, limit: int, **given: Any) -> gen.Completion:
@@ -183,8 +183,8 @@ def read_plainly(family: str, written: str) -> tuple[str, list[tuple[str, Any]]]
 
 def told_in_pieces(kind: gen.Constraint, made: gen.Completion, rng: random.Random) -> tuple[str, list[tuple[str, Any]]]:
     """The joined deltas of a text that comes in pieces of any length."""
-    assert kind.told is not None
-    reader, said, left = CallPieces(kind.told.heads), "", made.text
+    assert kind.calls is not None
+    reader, said, left = CallPieces(kind.calls.heads), "", made.text
     calls: list[tuple[str, str]] = []
     while left or not said:
         length = rng.choice([1, 2, 5, 30])
@@ -285,6 +285,27 @@ def test_a_thought_may_come_first_and_one_that_the_prompt_has_begun() -> None:
     model.tokenizer = Tokenizer(tokenizer)
     cut = gen.generate(model, "x", gen.tool_calls([NOW]), chat=True, details=True, stop=" Th", max_new_tokens=300)
     assert (cut.value.text, cut.reasoning, cut.finish_reason) == ("Two.", "Hm. ", "stop")
+
+
+def test_thoughts_before_calls_are_bounded_and_may_be_forced(family: tuple[str, Any]) -> None:
+    """The prompt begins no thought, and the random model writes one by itself only where it must."""
+    name, model = family
+    template = FAMILIES[name][1]
+    if name != "gpt-oss":
+        template = "{# <think>\\n</think> #}" + template
+    tokenizer = byte_tokenizer(specials=FAMILIES[name][0])
+    tokenizer.chat_template = template
+    thinking = gen.from_transformers(model.hf_model, tokenizer)
+    tree = {"name": "tree", "parameters": {"type": "object", "properties": {"of": {"$ref": "#"}}}}
+    for tools in ([NOW], [NOW, {"type": "function", "function": tree}]):
+        kind = gen.tool_calls(tools, choice="now")
+        for most in (5, 20, True):
+            made = answer(thinking, kind, 60, thinking=most, seed=3)
+            assert made.value.calls == [gen.ToolCall(name="now", arguments={}, id=made.value.calls[0].id)]
+            assert made.reasoning is not None
+            assert most is True or made.reasoning_tokens <= most + 45
+        closed = answer(thinking, kind, 60, thinking=False)
+        assert (closed.reasoning, [one.name for one in closed.value.calls]) == (None, ["now"])
 
 
 def test_a_tool_that_is_not_regular_goes_to_the_host_engine() -> None:

@@ -293,7 +293,7 @@ def test_each_prompt_of_a_list_may_think_as_long_as_it_likes() -> None:
         assert one.token_ids == gen.generate(model, "x", City, thinking=bound, **given).token_ids
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form != "gpt-oss"])
+@pytest.mark.parametrize("form", FORMS)
 def test_an_answer_on_the_host_engine_may_come_after_a_thought(form: str) -> None:
     nested = gen.grammar('start: "(" start ")" | "x"')
     model = scripted(form, "((x))")
@@ -310,7 +310,7 @@ def test_an_answer_on_the_host_engine_may_come_after_a_thought(form: str) -> Non
         made = gen.generate(drawing, "x", nested, **given, logits_processors=nudged, max_new_tokens=200)
         assert gen.compile(drawing, nested).accepts(made.text)
         free = gen.generate(drawing, "x", **given, logits_processors=[nudge(form, drawing, ends=False)])
-        count = min(made.reasoning_tokens, free.reasoning_tokens)
+        count = min(made.reasoning_tokens, free.reasoning_tokens) if form != "gpt-oss" else 0  # see `check`
         assert made.token_ids[:count] == free.token_ids[:count]
         both = gen.generate(drawing, ["yy", "x"], nested, **given, logits_processors=nudged, max_new_tokens=200)
         assert both[1].token_ids == made.token_ids

@@ -10,7 +10,7 @@ from gen.constraints.composing.host_grammars import host_grammar
 from gen.constraints.composing.joining import joined_table, word_pieces, word_table
 from gen.constraints.composing.recognisers import HostRecogniser, Recogniser, TableRecogniser, recogniser
 from gen.constraints.composing.splitting import Splitter
-from gen.constraints.composing.trees import Again, OneOf, Plan, Row, Told, Tree, Word, bare
+from gen.constraints.composing.trees import Again, Calls, OneOf, Plan, Row, Tree, Word, bare
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 
@@ -32,9 +32,9 @@ class Composition:
             token that ends the model's texts.
     """
 
-    def __init__(self, tree: Tree | Told, vocabulary: Vocabulary, known: Tables = MappingProxyType({})) -> None:
-        told = tree if isinstance(tree, Told) else Told(tree, tree)
-        self._tree, self._read, self._vocabulary = bare(told.written), bare(told.read), vocabulary
+    def __init__(self, tree: Tree | Calls, vocabulary: Vocabulary, known: Tables = MappingProxyType({})) -> None:
+        calls = tree if isinstance(tree, Calls) else Calls(tree, tree)
+        self._tree, self._read, self._vocabulary = bare(calls.written), bare(calls.read), vocabulary
         self._readers: dict[object, Recogniser] = {}
         ends = [*_ends(self._tree), *_ends(self._read)]
         words = {one.text for one in ends if isinstance(one, Word)}

@@ -20,15 +20,13 @@ class HostThoughtWalker(ThoughtWalker):
         matcher: the answer's; None while no answer can have begun.
 
     Args:
-        automaton: one after whose thoughts anything may come.
+        automaton: one after whose thoughts anything may come; or one whose texts end where the answer begins.
     """
 
     def __init__(self, automaton: ThoughtAutomaton, most: int, room: int | None, grammar: Grammar) -> None:
         super().__init__(automaton, most, room)
         self._grammar = grammar
-        self.matcher: LLMatcher | None = None if self._thinks else grammar.matcher()
-        if self._may_answer(self.state):
-            self.matcher = grammar.matcher()
+        self.matcher: LLMatcher | None = grammar.matcher() if self._may_answer(self.state) else None
 
     @property
     def complete(self) -> bool:
@@ -53,7 +51,7 @@ class HostThoughtWalker(ThoughtWalker):
 
     def _may_answer(self, state: int) -> bool:
         """Whether the answer begins in a state."""
-        return 0 < state <= self._automaton.entries
+        return 0 < state <= self._automaton.entries if self._automaton.free else self._automaton.is_complete(state)
 
     def push(self, token_id: int) -> bool:
         if not self.state:
@@ -67,6 +65,7 @@ class HostThoughtWalker(ThoughtWalker):
         self.state = self._automaton.next_state(before, token_id)
         if self._may_answer(self.state):
             self.matcher = self._grammar.matcher()
+            self.state = self.state if self._automaton.free else 0
             return True
         if 0 < self.state <= self._automaton.bodies:
             self.matcher = None

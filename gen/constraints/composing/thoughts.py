@@ -17,13 +17,14 @@ import torch
 from gen.constraints.automata.arrays import Ints
 from gen.constraints.automata.table import Table
 from gen.constraints.composing.joining import word_pieces
+from gen.constraints.constraint import Constraint
 from gen.constraints.tables.device_rows import KINDS, Placed
 from gen.constraints.tables.guesses import Guess
 from gen.constraints.tables.token_automaton import Found, TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 from gen.runtime.forking import new_lock
-from gen.tokens.thoughts import ANSWER, Marks
+from gen.tokens.thoughts import Marks
 
 LINE = 16
 """A thought that comes near to its bound ends at the end of a line, if one comes within so many last tokens."""
@@ -48,24 +49,27 @@ class ThoughtAutomaton(TokenAutomaton):
         only: the token that alone may come in a state, for those of a closing mark.
         closing: how many tokens a closing mark has at most, where the bound has ended a thought.
         opening: how many tokens an opening mark may add at the bound, and one that comes again behind a thought.
-        header: how many tokens come before the answer, in the form of gpt-oss.
+        header: how many tokens the text before the answer has, see `head`.
 
     Args:
         answer: the answer's automaton; None for any text.
         must: whether a thought must come.
+        head: a text between the thought and the answer. Without an answer's automaton the texts end with it.
     Raises:
         ConstraintError: the vocabulary has no tokens that spell the marks.
     """
 
     jumps: Ints
 
-    def __init__(self, marks: Marks, vocabulary: Vocabulary, answer: TokenAutomaton | None, *, must: bool) -> None:
-        self.free = answer is None
+    def __init__(
+        self, marks: Marks, vocabulary: Vocabulary, answer: TokenAutomaton | None, *, must: bool, head: str = ""
+    ) -> None:
         self.header = 0
-        if marks.kind == "channels" and answer is not None:
-            least = answer.least_tokens
-            answer = TokenAutomaton(_after(_spelled(ANSWER, vocabulary), answer.table), vocabulary)
+        if head:
+            table, least = (_NOTHING, 0) if answer is None else (answer.table, answer.least_tokens)
+            answer = TokenAutomaton(_after(_spelled(head, vocabulary), table), vocabulary)
             self.header = answer.least_tokens - least
+        self.free = answer is None
         writer = _Writer(marks, vocabulary, answer, must=must)
         self.entries, self.bodies, self.thoughts = writer.entries, writer.bodies, writer.count
         self.start = writer.number["init" if marks.begun else "must 0" if must else "start"]
@@ -127,26 +131,32 @@ class ThoughtAutomaton(TokenAutomaton):
 
 
 _making = new_lock()
+_NOTHING = Table(np.zeros((2, 1), np.int32), np.zeros(256, np.uint8), np.array([False, True]))  # of the empty text
 
 
 def thought_automaton(
-    vocabulary: Vocabulary, answer: TokenAutomaton | None, marks: Marks, *, must: bool
+    vocabulary: Vocabulary, answer: TokenAutomaton | None, marks: Marks, *, must: bool, head: str
 ) -> ThoughtAutomaton:
     """The automaton of an answer that may come after a thought, made once and kept with the answer's."""
     with _making:
         known = vocabulary.after_thoughts if answer is None else answer.after_thoughts
-        key = marks, must
+        key = marks, must, head
         if key not in known:
-            known[key] = ThoughtAutomaton(marks, vocabulary, answer, must=must)
+            known[key] = ThoughtAutomaton(marks, vocabulary, answer, must=must, head=head)
         made = known[key]
     assert isinstance(made, ThoughtAutomaton)  # tells mypy
     return made
 
 
-def opens_itself(vocabulary: Vocabulary, answer: TokenAutomaton, marks: Marks) -> bool:
-    """Whether all answers begin with the mark that opens a thought, so that the output type has the thought in it."""
-    table, state = answer.table, 1
-    for byte in _spelled(marks.written[0], vocabulary):
+def begins_with(constraint: Constraint, mark: str) -> bool:
+    """Whether all texts begin with a mark, so that the output type has in it what the mark opens. On the host engine
+    only special tokens are such marks.
+    """
+    if constraint.grammar is not None:
+        return constraint.vocabulary.names.get(constraint.grammar.first_token()) == mark
+    assert constraint.automaton is not None  # one of the two is there; tells mypy
+    table, state = constraint.automaton.table, 1
+    for byte in _spelled(mark, constraint.vocabulary):
         after = table.next[state, table.classes]
         if table.final[state] or not after[byte] or np.count_nonzero(after) > 1:
             return False

@@ -121,31 +121,29 @@ class Remade:
 
 
 @dataclass(frozen=True)
-class Told:
-    """A tree whose texts may have a thought in them, which is not part of the value.
+class Calls:
+    """The tree of texts with calls of tools.
 
     Attributes:
         written: the tree that texts must match.
-        read: the tree that reads them, with the thought or without it.
-        begun: the tree that texts must match if the prompt has begun the thought; None if no prompt can.
-        heads: what calls of tools begin with; None for texts without calls.
+        read: the tree that reads them, also where a stop has ended one.
+        heads: what calls begin with; None for texts without calls.
     """
 
     written: "Tree"
     read: "Tree"
-    begun: "Tree | None" = None
     heads: "Heads | None" = None
 
     @property
     def key(self) -> Hashable:
-        return ("told", self.written.key)
+        return ("calls", self.written.key)
 
     def value(self, piece: Any) -> Any:
         return self.read.value(piece)
 
 
 Tree = Plan | Word | Row | OneOf | Again | Remade
-"""A tree, or a part of one; a `Told` is never a part."""
+"""A tree, or a part of one; `Calls` are never a part."""
 
 
 def bare(tree: Tree) -> Tree:

@@ -16,12 +16,12 @@ class Events:
 
     def __init__(self, request: Request, of_prompt: Callable[[], list[TopLogprobs] | None]) -> None:
         self.request, self._of_prompt = request, of_prompt
-        told = None if request.constraint is None else request.constraint.told
+        calls = None if request.constraint is None else request.constraint.calls
         self._calls = None
-        if told is not None:
+        if calls is not None:
             from gen.tools.call_pieces import CallPieces
 
-            self._calls = CallPieces(told.heads)
+            self._calls = CallPieces(calls.heads)
         self._tokens = 0  # how many have been in events
 
     def read(self, text: Text, *, last: bool) -> StreamEvent | None:

@@ -38,7 +38,10 @@ def _valued(request: Request, completion: Completion) -> Completion:
     late = completion.finish_reason == "timeout"
     more = f"{_MORE[request.bound]}, or a type whose strings and lists have bounds"
     cut = completion.finish_reason == "stop" or (limited and bool(request.stops))  # a stop may have ended it as well
-    written = constraint.written(completion.text, completion.token_ids, cut=cut)
+    if request.has_messages and not cut:
+        written: str | bytes = constraint.vocabulary.written(completion.token_ids[completion.reasoning_tokens :])
+    else:
+        written = constraint.written(completion.text, completion.token_ids, cut=cut)
     found = None if limited and constraint.engine == "host" else constraint.matched(written)
     if found is None:
         raise IncompleteError(
