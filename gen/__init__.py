@@ -66,8 +66,7 @@ if TYPE_CHECKING:  # "x as x" says that a name is for users; `_HOMES` has the sa
     from gen.scoring.scorer import Score as Score
     from gen.scoring.scores import classify as classify, score as score
     from gen.calls.streams import Stream as Stream
-    from gen.tools.calls import tool_calls as tool_calls
-    from gen.tools.values import ToolCall as ToolCall, ToolCalls as ToolCalls
+    from gen.tools.calls import ToolCall as ToolCall, ToolCalls as ToolCalls, tool_calls as tool_calls
 
 # isort: on
 _HOMES = {
@@ -115,8 +114,7 @@ _HOMES = {
     "scoring.scorer": ["Score"],
     "scoring.scores": ["classify", "score"],
     "calls.streams": ["Stream"],
-    "tools.calls": ["tool_calls"],
-    "tools.values": ["ToolCall", "ToolCalls"],
+    "tools.calls": ["ToolCall", "ToolCalls", "tool_calls"],
 }
 __all__ = sorted(["samplers", *chain.from_iterable(_HOMES.values())])
 

@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal, Protocol, Self, Union, get_args, get
 
 from gen.calls.partial_json import PartialJson
 from gen.completions import Completion
+from gen.constraints.composing.trees import Plan
 from gen.constraints.constraint import Constraint
+from gen.constraints.output_types import Repeat
 from gen.errors import ArgumentError, show
 
 _NOTHING = object()
@@ -107,7 +109,8 @@ def items_of(constraint: Constraint | None, of: str | None) -> Found:
         ArgumentError: the output type has no such items.
     """
     schema = _schema_of(constraint)
-    python_type = None if constraint is None else constraint.python_type
+    tree = None if constraint is None else constraint.tree
+    python_type = tree.python_type if isinstance(tree, Plan) else None
     is_list = python_type is None and schema is not None and schema.get("type") == "array"
     if schema is not None and (of is not None or is_list or _item_of(python_type) is not None):
         validated = _validator(python_type, of)
@@ -118,12 +121,12 @@ def items_of(constraint: Constraint | None, of: str | None) -> Found:
             return [validated(item) for item in text.take_items()]
 
         return found
-    if constraint is None or constraint.separator is None or of is not None:
+    if constraint is None or not isinstance(tree, Repeat) or of is not None:
         raise ArgumentError(
             f"items are those of list[...], of gen.repeat, and of a list in an object, as items(of='lines'); got of="
             f"{show(of)}, and the output type has none of these."
         )
-    return _repeated(constraint, constraint.separator.encode())
+    return _repeated(constraint, tree.separator.encode())
 
 
 def _repeated(constraint: Constraint, separator: bytes) -> Found:
@@ -149,7 +152,8 @@ def _repeated(constraint: Constraint, separator: bytes) -> Found:
 
 def _schema_of(constraint: Constraint | None) -> Any:
     """The JSON schema of a type whose text is JSON; None for others."""
-    return None if constraint is None or constraint.schema is None else json.loads(constraint.schema)
+    tree = None if constraint is None else constraint.tree
+    return None if not isinstance(tree, Plan) or tree.schema is None else json.loads(tree.schema)
 
 
 def _validator(python_type: Any, of: str | None) -> Callable[[str], Any]:

@@ -10,7 +10,7 @@ import torch
 
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.composing.composition import Composition, Tables
-from gen.constraints.composing.trees import Again, Calls, Plan, Tree, bare, read_tree
+from gen.constraints.composing.trees import Calls, Plan, Tree, bare, read_tree
 from gen.constraints.constraint import Constraint
 from gen.constraints.host_engine import Grammar
 from gen.constraints.output_types import Composed
@@ -23,7 +23,7 @@ from gen.models.checks import check_loaded
 from gen.runtime.forking import new_lock
 from gen.runtime.isolation import isolated
 from gen.tokens.tokenizers import Tokenizer
-from gen.tools.values import ToolCallsType
+from gen.tools.calls import ToolCallsType
 
 _MOST_KEPT = 64  # constraints of a tokenizer; the least recently used one goes first
 _MOST_BYTES = 2**28  # of their automata together, unless the last one alone has more
@@ -109,23 +109,15 @@ def carry_out(model: Model, plan: Tree | Calls, worked: "Worked | None" = None) 
         constraint = kept.get(plan.key)
     new = constraint is None or constraint.vocabulary is not vocabulary
     if constraint is None or new:
-        constraint = _made(plan, vocabulary, model.placement.logits_device, worked)
+        tables = {} if worked is None else worked.tables
+        made = plan if isinstance(plan, Plan) else Composition(plan, vocabulary, tables)
+        constraint = _made(plan, made, vocabulary, model.placement.logits_device, worked)
     with _changing:
         kept[plan.key] = constraint
         kept.move_to_end(plan.key)
         while new and (len(kept) > _MOST_KEPT or (len(kept) > 1 and _bytes(kept.values()) > _MOST_BYTES)):
             kept.popitem(last=False)
-    value = plan.parse if isinstance(plan, Plan) else plan.value
-    of = plan if isinstance(plan, Plan) else None
-    return replace(  # equal schemas may be of different types
-        constraint,
-        value=value,
-        calls=plan if isinstance(plan, Calls) else None,
-        schema=None if of is None else of.schema,
-        python_type=None if of is None else of.python_type,
-        separator=plan.separator.text if isinstance(plan, Again) else None,
-        key=plan.key,
-    )
+    return replace(constraint, tree=plan)  # equal schemas may be of different types
 
 
 def _bytes(constraints: Iterable[Constraint]) -> int:
@@ -155,7 +147,7 @@ def work_out(plan: Tree | Calls, vocabulary: Vocabulary) -> Worked:
         ConstraintError: as `compile`.
     """
     made = plan if isinstance(plan, Plan) else Composition(plan, vocabulary)
-    constraint = _held(made, vocabulary, torch.device("cpu"))
+    constraint = _made(plan, made, vocabulary, torch.device("cpu"))
     found = None if constraint.automaton is None else constraint.automaton.found
     return Worked(found, made.tables() if isinstance(made, Composition) else {}, constraint.reason)
 
@@ -165,19 +157,14 @@ def portable(plan: Tree | Calls) -> Tree | Calls:
     return Calls(bare(plan.written), bare(plan.read)) if isinstance(plan, Calls) else bare(plan)
 
 
-def _made(plan: Tree | Calls, vocabulary: Vocabulary, device: torch.device, worked: Worked | None = None) -> Constraint:
-    """The constraint of a plan, made from what was worked out before, or from scratch."""
-    tables: Tables = {} if worked is None else worked.tables
-    made = plan if isinstance(plan, Plan) else Composition(plan, vocabulary, tables)
-    return _held(made, vocabulary, device, worked)
-
-
-def _held(
-    made: Plan | Composition, vocabulary: Vocabulary, device: torch.device, worked: Worked | None = None
+def _made(
+    plan: Tree | Calls,
+    made: Plan | Composition,
+    vocabulary: Vocabulary,
+    device: torch.device,
+    worked: Worked | None = None,
 ) -> Constraint:
     """The constraint, with an automaton if there is one that the device has room for, otherwise with a grammar."""
-    composed = made if isinstance(made, Composition) else None
-    splitter, special_ids = (None, frozenset[int]()) if composed is None else (composed.splitter, composed.special_ids)
     reason = "a grammar is not regular" if worked is None else worked.reason
     if made.table is not None and (worked is None or worked.automaton is not None):
         try:
@@ -196,9 +183,9 @@ def _held(
                 least_tokens=automaton.least_tokens,
                 vocabulary=vocabulary,
                 automaton=automaton,
-                splitter=splitter,
-                special_ids=special_ids,
-                value=str,
+                splitter=made.splitter,
+                special_ids=made.special_ids,
+                tree=plan,
             )
     try:
         grammar = Grammar(made.grammar(), vocabulary)
@@ -216,7 +203,7 @@ def _held(
         reason=reason,
         vocabulary=vocabulary,
         grammar=grammar,
-        splitter=splitter,
-        special_ids=special_ids,
-        value=str,
+        splitter=made.splitter,
+        special_ids=made.special_ids,
+        tree=plan,
     )

@@ -1,6 +1,6 @@
 """A compiled output type: which texts it allows, which engine enforces it, and which value a text stands for."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
 
@@ -8,7 +8,7 @@ from gen.errors import ConstraintError, show
 
 if TYPE_CHECKING:
     from gen.constraints.composing.splitting import Splitter
-    from gen.constraints.composing.trees import Calls
+    from gen.constraints.composing.trees import Calls, Tree
     from gen.constraints.host_engine import Grammar
     from gen.constraints.tables.token_automaton import TokenAutomaton
     from gen.constraints.tables.vocabulary import Vocabulary
@@ -58,12 +58,7 @@ class Constraint:
         grammar: llguidance's; None on the device engine. Equal constraints share it.
         splitter: splits a text into the pieces of its parts; None for a type that is not made of others.
         special_ids: the special tokens that the strings of its parts name.
-        calls: its trees, if its texts may have calls of tools in them.
-        value: gives the value of a text, or of its pieces; see `read`.
-        schema: the JSON schema, as a text, of a type whose texts are JSON; None for others.
-        python_type: the Python type that it was compiled from, if it was one.
-        separator: of `gen.repeat`; None for other types.
-        key: the form of its output type, of texts, numbers and tuples; equal for types with equal texts.
+        tree: what it was compiled from; it reads values.
     """
 
     engine: EngineName
@@ -75,26 +70,25 @@ class Constraint:
     grammar: "Grammar | None" = field(default=None, repr=False)
     splitter: "Splitter | None" = field(default=None, repr=False)
     special_ids: frozenset[int] = field(default=frozenset(), repr=False)
-    calls: "Calls | None" = field(default=None, repr=False)
-    value: Callable[[Any], Any] = field(repr=False)
-    schema: str | None = field(default=None, repr=False)
-    python_type: Any = field(default=None, repr=False)
-    separator: str | None = field(default=None, repr=False)
-    key: Hashable = field(default=None, repr=False)
+    tree: "Tree | Calls" = field(repr=False)
 
     def accepts(self, text: str | bytes) -> bool:
         """Whether a text is a full match. Bytes show special tokens, which a str does not; see `written`."""
         return self.matched(text) is not None
 
     def matched(self, text: str | bytes) -> Any:
-        """What `value` takes for a text: the pieces of its parts, or the text itself; None if it is no full match."""
+        """What `value` takes for a text: the pieces of its parts, or its bytes; None if it is no full match."""
         data = _data(text)
         if self.splitter is not None:
             return self.splitter.split(data)
         if self.automaton is not None:
-            return text if self.automaton.accepts(data) else None
+            return data if self.automaton.accepts(data) else None
         assert self.grammar is not None  # one of the two is there; tells mypy
-        return text if self.grammar.accepts(data) else None
+        return data if self.grammar.accepts(data) else None
+
+    def value(self, pieces: Any) -> Any:
+        """The value of what `matched` gives. Raises ValueError where the type refuses it."""
+        return self.tree.value(pieces)
 
     def written(self, text: str, token_ids: Sequence[int], *, cut: bool) -> str | bytes:
         """A text, or its tokens as bytes if these say more: they show special tokens.
@@ -138,6 +132,11 @@ class Constraint:
             "a constraint cannot be pickled: it has the tables of a model's vocabulary. Pickle its output type, and "
             "compile it where the model is, as gen.compile(model, output_type)."
         )
+
+    @property
+    def key(self) -> Hashable:
+        """The form of its output type, of texts, numbers and tuples; equal for types with equal texts."""
+        return self.tree.key
 
     def walker(self) -> Walker:
         """A walker at the start of a text."""

@@ -7,22 +7,22 @@ Example: gen.sequence("n = ", int) has the key ("sequence", ("word", "n = "), ("
 import json
 from typing import Any
 
-from gen.constraints.composing.trees import Again, OneOf, Row, Told, Tree, Word
-from gen.constraints.output_types import Choice, Grammar, JsonSchema, Regex, Text
+from gen.constraints.composing.trees import Calls, Tree, Word
+from gen.constraints.output_types import Choice, Either, Grammar, JsonSchema, Regex, Repeat, Sequence, Text
 from gen.constraints.plans import read_plan, string_plan
 from gen.errors import ArgumentError, show
 
 
-def of_key(key: Any) -> Tree | Told:
+def of_key(key: Any) -> Tree | Calls:
     """The tree of the output type with this key, which may have lists in the place of tuples.
 
     Raises:
         ArgumentError: it is no key.
     """
     try:
-        if key[0] == "told":
+        if key[0] == "calls":
             tree = _tree(key[1])
-            return Told(tree, tree)
+            return Calls(tree, tree)
         return _tree(key)
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise ArgumentError(f"{show(key)} is the form of no output type.") from error
@@ -33,12 +33,12 @@ def _tree(key: Any) -> Tree:
     if kind == "word":
         return Word(parts[0])
     if kind == "sequence":
-        return Row(tuple(map(_tree, parts)))
+        return Sequence(tuple(map(_tree, parts)))
     if kind == "either":
-        return OneOf(tuple(map(_tree, parts)))
+        return Either(tuple(map(_tree, parts)))
     if kind == "repeat":
         part, separator, least, most = parts
-        return Again(_tree(part), Word(separator), least, most)
+        return Repeat(_tree(part), separator, least, most)
     if kind == "text":
         return string_plan(json.loads(parts[0]))
     if kind == "any text":

@@ -5,7 +5,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, get_origin
@@ -108,9 +108,18 @@ class Text(_Annotation):
 
 @dataclass(frozen=True)
 class Sequence(_Annotation):
-    """See `gen.sequence`."""
+    """See `gen.sequence`. Its key and its value are those of a tree, see `gen.constraints.composing.trees`; so are
+    those of the types below.
+    """
 
     parts: tuple[Any, ...]
+
+    @property
+    def key(self) -> Hashable:
+        return ("sequence", *(part.key for part in self.parts))
+
+    def value(self, pieces: Any) -> tuple[Any, ...]:
+        return tuple(part.value(one) for part, one in zip(self.parts, pieces, strict=True))
 
 
 @dataclass(frozen=True)
@@ -118,6 +127,14 @@ class Either(_Annotation):
     """See `gen.either`."""
 
     branches: tuple[Any, ...]
+
+    @property
+    def key(self) -> Hashable:
+        return ("either", *(branch.key for branch in self.branches))
+
+    def value(self, pieces: Any) -> Any:
+        number, one = pieces
+        return self.branches[number].value(one)
 
 
 @dataclass(frozen=True)
@@ -128,6 +145,13 @@ class Repeat(_Annotation):
     separator: str
     least: int
     most: int | None
+
+    @property
+    def key(self) -> Hashable:
+        return ("repeat", self.part.key, self.separator, self.least, self.most)
+
+    def value(self, pieces: Any) -> list[Any]:
+        return [self.part.value(one) for one in pieces]
 
 
 @dataclass(frozen=True)
@@ -142,6 +166,14 @@ class Made:
     part: Any
     make: Callable[[Any], Any]
     about: str = ""
+
+    @property
+    def key(self) -> Hashable:
+        key: Hashable = self.part.key
+        return key
+
+    def value(self, pieces: Any) -> Any:
+        return self.make(self.part.value(pieces))
 
 
 Composed = Sequence | Either | Repeat | Made

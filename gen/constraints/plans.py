@@ -12,14 +12,14 @@ from functools import partial
 from typing import Any
 
 from gen.constraints import grammars
+from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.regexes import choice_table, regex_table, text_table
-from gen.constraints.automata.table import Table
 from gen.constraints.composing.trees import Plan
 from gen.constraints.outlines_types import as_own
 from gen.constraints.output_types import Choice, Grammar, JsonSchema, Text, regex
 from gen.constraints.schema import schema_table, string_table
 from gen.errors import ConstraintError, show
-from gen.tools.values import ToolCallsType
+from gen.tools.calls import ToolCallsType
 
 
 def read_plan(output_type: Any) -> Plan:

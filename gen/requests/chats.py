@@ -10,6 +10,7 @@ from typing import Any
 from gen.errors import ArgumentError, show
 from gen.requests.tool_messages import in_json, written_with_tools
 from gen.tokens.tokenizers import Message, Tokenizer
+from gen.tools.calls import tools_for_template
 from gen.tools.describing import in_plain_messages, with_tools_told
 
 _TRACE = "gen.part.of.message.{}."  # a key that no template reads: the text has it only if a whole part is printed
@@ -35,8 +36,6 @@ def chat_text(
     if tools is None and not any(message.get("tool_calls") or message["role"] == "tool" for message in given):
         return _chat_text(tokenizer, given, template_kwargs)
     if tools is not None:
-        from gen.tools.calls import tools_for_template  # imports pydantic, which calls without tools do not need
-
         kwargs["tools"] = told = tools_for_template(tools)
     template = tokenizer.chat_template(kwargs)
     calls = tools is not None or any(message.get("tool_calls") for message in given)

@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from gen.errors import ArgumentError, show
-from gen.tools.values import ToolCall
+from gen.tools.calls import ToolCall
 
 Messages = Sequence[Mapping[str, Any]]
 

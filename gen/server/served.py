@@ -20,7 +20,7 @@ from gen.server.errors import ApiError, refused
 from gen.server.settings import Settings
 from gen.server.texts import Texts
 from gen.server.waiting import UnderWay
-from gen.tools.values import ToolCallsType
+from gen.tools.calls import ToolCallsType
 
 T = TypeVar("T")
 LARGE = 2**18  # bytes of a request's body; its prompts take 0.1 s to encode

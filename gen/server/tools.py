@@ -11,8 +11,7 @@ from gen.errors import ConstraintError, show
 from gen.server.bodies import kind_of
 from gen.server.errors import refused
 from gen.server.output_types import check_size
-from gen.tools.calls import tool_calls
-from gen.tools.values import ToolCallsType
+from gen.tools.calls import ToolCallsType, tool_calls
 
 _ids = Random()  # for identifiers, which are no secrets; asking the system for each would let other threads go first
 

@@ -1,18 +1,77 @@
-"""`gen.tool_calls`, the output type for calls of tools."""
+"""`gen.tool_calls`, the output type for calls of tools, and the value of such a text."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from gen.arguments import check_flag
 from gen.errors import ConstraintError, show
-from gen.tools.reading import ToolLike, read_tools
-from gen.tools.values import ToolCallsType
+
+if TYPE_CHECKING:
+    from gen.tools.reading import ToolLike
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool.
+
+    Attributes:
+        name: the name by which a text calls it.
+        described: its description in OpenAI's JSON.
+        arguments: the output type of its arguments.
+    """
+
+    name: str
+    described: Mapping[str, Any]
+    arguments: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCall:
+    """One call of a tool.
+
+    Attributes:
+        name: the tool's name.
+        arguments: an instance if the tool is a pydantic model; else a dict, which fits the function's hints or schema.
+        id: the call's id if the form writes one, else None.
+    """
+
+    name: str
+    arguments: Any
+    id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCalls:
+    """The value of a text of `gen.tool_calls`: its words for the reader, and its calls of tools.
+
+    Attributes:
+        text: the words, without white space around them; "" if there are none.
+        calls: the calls, in the order of the text.
+        answer: the value of the answer, if one was asked for and no tool is called; `text` is then "".
+    """
+
+    text: str
+    calls: Sequence[ToolCall]
+    answer: Any = None
+
+
+@dataclass(frozen=True)
+class ToolCallsType:
+    """See `gen.tool_calls`."""
+
+    tools: tuple[Tool, ...]
+    choice: str
+    parallel: bool
+    format: str | None
+    answer: Any = None
+
 
 FORMATS = ("hermes", "llama3", "mistral", "gpt-oss")
 
 
 def tool_calls(
-    tools: Sequence[ToolLike],
+    tools: "Sequence[ToolLike]",
     choice: str = "auto",
     parallel: bool = True,
     format: str | None = None,
@@ -37,6 +96,8 @@ def tool_calls(
             no hint, the choice is no tool, or there is an answer with another choice than "auto".
         ArgumentError: parallel is neither True nor False.
     """
+    from gen.tools.reading import read_tools  # imports pydantic, which calls without tools do not need
+
     check_flag("parallel", parallel)
     read = read_tools(tools)
     if format is not None and format not in FORMATS:
@@ -56,4 +117,6 @@ def tool_calls(
 
 def tools_for_template(tools: object) -> list[Mapping[str, Any]]:
     """Tools as a chat template takes them, in OpenAI's JSON."""
+    from gen.tools.reading import read_tools  # as above
+
     return [tool.described for tool in read_tools(tools)]

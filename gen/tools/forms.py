@@ -17,7 +17,7 @@ from gen.errors import ConstraintError
 from gen.tokens.thoughts import marks_of
 from gen.tokens.tokenizers import Tokenizer
 from gen.tools.call_pieces import Heads
-from gen.tools.values import Tool, ToolCall, ToolCalls, ToolCallsType
+from gen.tools.calls import Tool, ToolCall, ToolCalls, ToolCallsType
 
 
 @dataclass(frozen=True, kw_only=True)

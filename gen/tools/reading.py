@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from gen.constraints.output_types import Made, json_schema
 from gen.errors import ConstraintError, show
-from gen.tools.values import Tool
+from gen.tools.calls import Tool
 
 ToolLike = Callable[..., object] | type[BaseModel] | Mapping[str, Any]
 

@@ -3,8 +3,8 @@
 from functools import cache
 from typing import Any
 
+from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.regexes import regex_table
-from gen.constraints.automata.table import Table
 from gen.constraints.schema import schema_table
 
 PATTERNS = [

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
-from gen.constraints.automata.table import Table
+from gen.constraints.automata.dfa import Table
 from tests.helpers import bytes_to_characters
 
 WORDS = [

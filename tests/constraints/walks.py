@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from gen.constraints.automata.table import Table
+from gen.constraints.automata.dfa import Table
 
 
 def random_texts(table: Table, count: int, *, seed: int = 0, longest: int = 60) -> list[str]:

@@ -15,8 +15,8 @@ import pytest
 
 import gen
 from gen.constraints import compiling as constraints
+from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.regexes import regex_table
-from gen.constraints.automata.table import Table
 from gen.constraints.composing.trees import Plan
 from gen.constraints.tables.vocabulary import vocabulary_of
 from gen.server import app

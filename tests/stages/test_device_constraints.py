@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gen.constraints.automata.regexes import regex_table
+from gen.constraints.composing.trees import Word
 from gen.constraints.constraint import Constraint
 from gen.constraints.tables import arena
 from gen.constraints.tables.token_automaton import TokenAutomaton
@@ -39,7 +40,7 @@ def request_of(
             least_tokens=automaton.least_tokens,
             vocabulary=WORDY,
             automaton=automaton,
-            value=str,
+            tree=Word(""),
         )
     return Request(
         prompt_ids=PROMPT,

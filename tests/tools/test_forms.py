@@ -14,6 +14,7 @@ from transformers.utils.chat_parsing import parse_response
 
 import gen
 from benchmarks.constraints.tools import SMALL, tools
+from gen.constraints.composing.trees import Calls
 from gen.samplers import multinomial
 from gen.tokens.tokenizers import Tokenizer
 from gen.tools.call_pieces import CallPieces
@@ -183,8 +184,8 @@ def read_plainly(family: str, written: str) -> tuple[str, list[tuple[str, Any]]]
 
 def told_in_pieces(kind: gen.Constraint, made: gen.Completion, rng: random.Random) -> tuple[str, list[tuple[str, Any]]]:
     """The joined deltas of a text that comes in pieces of any length."""
-    assert kind.calls is not None
-    reader, said, left = CallPieces(kind.calls.heads), "", made.text
+    assert isinstance(kind.tree, Calls)
+    reader, said, left = CallPieces(kind.tree.heads), "", made.text
     calls: list[tuple[str, str]] = []
     while left or not said:
         length = rng.choice([1, 2, 5, 30])
@@ -288,24 +289,20 @@ def test_a_thought_may_come_first_and_one_that_the_prompt_has_begun() -> None:
 
 
 def test_thoughts_before_calls_are_bounded_and_may_be_forced(family: tuple[str, Any]) -> None:
-    """The prompt begins no thought, and the random model writes one by itself only where it must."""
     name, model = family
-    template = FAMILIES[name][1]
-    if name != "gpt-oss":
-        template = "{# <think>\\n</think> #}" + template
+    template = FAMILIES[name][1] if name == "gpt-oss" else "{# <think>\\n</think> #}" + FAMILIES[name][1]
     tokenizer = byte_tokenizer(specials=FAMILIES[name][0])
     tokenizer.chat_template = template
     thinking = gen.from_transformers(model.hf_model, tokenizer)
-    tree = {"name": "tree", "parameters": {"type": "object", "properties": {"of": {"$ref": "#"}}}}
-    for tools in ([NOW], [NOW, {"type": "function", "function": tree}]):
-        kind = gen.tool_calls(tools, choice="now")
-        for most in (5, 20, True):
-            made = answer(thinking, kind, 60, thinking=most, seed=3)
-            assert made.value.calls == [gen.ToolCall(name="now", arguments={}, id=made.value.calls[0].id)]
-            assert made.reasoning is not None
-            assert most is True or made.reasoning_tokens <= most + 45
-        closed = answer(thinking, kind, 60, thinking=False)
-        assert (closed.reasoning, [one.name for one in closed.value.calls]) == (None, ["now"])
+    parameters = {"type": "object", "properties": {"of": {"$ref": "#"}}}
+    tree = {"type": "function", "function": {"name": "tree", "parameters": parameters}}
+    for tool, engine in (("now", "device"), ("tree", "host")):
+        kind = gen.tool_calls([NOW, tree], choice=tool)
+        for most in (True, 5, 20, False):
+            made = answer(thinking, kind, 400, thinking=most, seed=3)
+            assert ([one.name for one in made.value.calls], made.engine) == ([tool], engine)
+            assert (made.reasoning is not None) >= (most is True)
+            assert most is True or made.reasoning_tokens <= (most + 45 if most else 0)
 
 
 def test_a_tool_that_is_not_regular_goes_to_the_host_engine() -> None:
@@ -322,7 +319,7 @@ def test_a_tool_that_is_not_regular_goes_to_the_host_engine() -> None:
         free = gen.compile(model, gen.tool_calls([tool, NOW]))
         assert free.engine == "host"
         walker = free.walker()
-        assert all(walker.push(token_id) for token_id in made.token_ids) and free.accepts(written)
+        assert all(walker.push(one) for one in made.token_ids[made.reasoning_tokens :]) and free.accepts(written)
         assert all(free.walker().push(ord(letter)) for letter in "Hi" if name != "gpt-oss")
 
 

@@ -27,12 +27,11 @@ from gen.constraints.automata.characters import (
     union,
 )
 from gen.constraints.automata.determinising import determinise
-from gen.constraints.automata.dfa import Dfa
+from gen.constraints.automata.dfa import Dfa, Table, table
 from gen.constraints.automata.limits import MAX_STATES, Budget, Empty, TooLarge, Unsupported
 from gen.constraints.automata.nfa import Nfa
 from gen.constraints.automata.parsing import parsed
 from gen.constraints.automata.spelling import raw_table
-from gen.constraints.automata.table import Table, table
 from gen.constraints.automata.texts import ANY, both, listed, of_length
 
 _CATEGORIES = {

@@ -13,10 +13,9 @@ import numpy as np
 from gen.constraints.automata.arrays import Bools, Ints, ranges
 from gen.constraints.automata.characters import LAST
 from gen.constraints.automata.determinising import determinise
-from gen.constraints.automata.dfa import Dfa
+from gen.constraints.automata.dfa import Dfa, Table, table
 from gen.constraints.automata.limits import MOST_WORK_OF_A_CONSTANT, Budget, Empty
 from gen.constraints.automata.nfa import Nfa
-from gen.constraints.automata.table import Table, table
 
 Bytes = tuple[tuple[int, int], ...]
 """Ranges of bytes, one after the other."""

@@ -4,13 +4,14 @@ from collections.abc import Hashable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
 
+from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import Empty, TooLarge
-from gen.constraints.automata.table import Table
 from gen.constraints.composing.host_grammars import host_grammar
 from gen.constraints.composing.joining import joined_table, word_pieces, word_table
 from gen.constraints.composing.recognisers import HostRecogniser, Recogniser, TableRecogniser, recogniser
 from gen.constraints.composing.splitting import Splitter
-from gen.constraints.composing.trees import Again, Calls, OneOf, Plan, Row, Tree, Word, bare
+from gen.constraints.composing.trees import Calls, Plan, Tree, Word, bare
+from gen.constraints.output_types import Either, Repeat, Sequence
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 
@@ -90,11 +91,11 @@ class Composition:
 
     def _check_repeats(self, tree: Tree) -> bool:
         """Whether a tree may be empty. Raises ConstraintError where a repeated part may be."""
-        if isinstance(tree, Row):
+        if isinstance(tree, Sequence):
             return all([self._check_repeats(part) for part in tree.parts])
-        if isinstance(tree, OneOf):
+        if isinstance(tree, Either):
             return any([self._check_repeats(branch) for branch in tree.branches])
-        if isinstance(tree, Again):
+        if isinstance(tree, Repeat):
             if self._check_repeats(tree.part):
                 raise ConstraintError(
                     "gen.repeat repeats a part that may be empty; take one that has at least one character."
@@ -109,11 +110,11 @@ def _ends(tree: Tree) -> Iterator[Plan | Word]:
     if isinstance(tree, Plan | Word):
         yield tree
         return
-    if isinstance(tree, Again):
-        parts: tuple[Tree, ...] = (tree.part, tree.separator)
-    elif isinstance(tree, OneOf):
+    if isinstance(tree, Repeat):
+        parts: tuple[Tree, ...] = (tree.part, Word(tree.separator))
+    elif isinstance(tree, Either):
         parts = tree.branches
     else:
-        parts = tree.parts if isinstance(tree, Row) else (tree.part,)
+        parts = tree.parts if isinstance(tree, Sequence) else (tree.part,)
     for part in parts:
         yield from _ends(part)

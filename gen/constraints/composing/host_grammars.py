@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
+from gen.constraints.automata.arrays import Ints
 from gen.constraints.automata.limits import TooLarge
 from gen.constraints.composing.joining import joined_table, word_pieces
 from gen.constraints.composing.recognisers import HostRecogniser, Recogniser, TableRecogniser
-from gen.constraints.composing.trees import Again, OneOf, Plan, Row, Tree, Word
+from gen.constraints.composing.trees import Plan, Tree, Word
 from gen.constraints.grammars import ONE_TERMINAL
+from gen.constraints.output_types import Either, Repeat, Sequence
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 
@@ -76,12 +76,12 @@ class _Writer:
 
     def _ways(self, item: _Lexeme | Tree) -> list[list[_Lexeme | Tree]]:
         """The ways to write an item: its branches, or its repeats as zero and as one or more; [] for any other item."""
-        if isinstance(item, OneOf):
+        if isinstance(item, Either):
             return [self._items(branch) for branch in item.branches]
-        if not isinstance(item, Again):
+        if not isinstance(item, Repeat):
             return []
         most = None if item.most is None else item.most - 1
-        further = Again(Row((item.separator, item.part)), Word(""), max(item.least - 1, 0), most)
+        further = Repeat(Sequence((Word(item.separator), item.part)), "", max(item.least - 1, 0), most)
         once = [*self._items(item.part), *([] if most == 0 else [further])]
         return [once] if item.least else [[], once]
 
@@ -90,7 +90,7 @@ class _Writer:
         lexeme = self._lexeme(tree)
         if lexeme is not None:
             return [_Lexeme((tree,), lexeme)]
-        if isinstance(tree, Row):
+        if isinstance(tree, Sequence):
             return [item for part in tree.parts for item in self._items(part)]
         if isinstance(tree, Word):
             pieces = word_pieces(tree.text, self._specials)
@@ -111,12 +111,12 @@ class _Writer:
         """A tree as an expression of terminals; None where it is not regular, or has special tokens."""
         if isinstance(tree, Word):
             return None if {*word_pieces(tree.text, self._specials)} & {*self._specials} else _quoted(tree.text)
-        if isinstance(tree, Row | OneOf):
-            parts = [self._lexeme(part) for part in (tree.parts if isinstance(tree, Row) else tree.branches)]
-            joined = (" " if isinstance(tree, Row) else " | ").join(part for part in parts if part is not None)
+        if isinstance(tree, Sequence | Either):
+            parts = [self._lexeme(part) for part in (tree.parts if isinstance(tree, Sequence) else tree.branches)]
+            joined = (" " if isinstance(tree, Sequence) else " | ").join(part for part in parts if part is not None)
             return None if None in parts else f"({joined})"
-        if isinstance(tree, Again):
-            part, separator = self._lexeme(tree.part), self._lexeme(tree.separator)
+        if isinstance(tree, Repeat):
+            part, separator = self._lexeme(tree.part), self._lexeme(Word(tree.separator))
             return None if part is None or separator is None else _again(tree, part, f"{separator} {part}")
         assert isinstance(tree, Plan)  # the only other kind in a bare tree; tells mypy
         grammar = self._grammar(tree)
@@ -128,11 +128,11 @@ class _Writer:
             return self._add("LEXEME", item.written)
         if isinstance(item, Word):
             return f"<[{self._ids[item.text]}]>"
-        if isinstance(item, OneOf):
+        if isinstance(item, Either):
             return f"({' | '.join(self.rule(branch) for branch in item.branches)})"
-        if isinstance(item, Again):
+        if isinstance(item, Repeat):
             part = self._add("rule", self.rule(item.part))
-            further = self._add("rule", self.rule(Row((item.separator, item.part))))
+            further = self._add("rule", self.rule(Sequence((Word(item.separator), item.part))))
             return _again(item, part, further)
         assert isinstance(item, Plan)  # a row was split into its parts before; tells mypy
         if item.key not in self._known:
@@ -156,28 +156,27 @@ class _Writer:
         """The bytes that a lexeme may go on with where it may end."""
         leaves = {key: one.table for key, one in self._readers.items() if isinstance(one, TableRecogniser)}
         try:
-            table = joined_table(Row(lexeme.trees), leaves, {})
+            table = joined_table(Sequence(lexeme.trees), leaves, {})
         except (KeyError, TooLarge):  # KeyError: a part is too large itself and has no table
             return _EVERY
-        further = np.flatnonzero(table.next[table.final].any(axis=0))
-        return frozenset(np.flatnonzero(np.isin(table.classes, further)).tolist())
+        return _bytes_of(table.edges[table.final[table.edges[:, 0] + 1]])
 
     def _begins(self, item: _Lexeme | Tree) -> frozenset[int]:
         """The bytes that an item may begin with; all bytes where it may be empty."""
         assert not isinstance(item, _Lexeme)  # lexemes side by side are one
         if isinstance(item, Word):
             return frozenset()  # a special token, which is no byte
-        if isinstance(item, OneOf):
+        if isinstance(item, Either):
             return frozenset().union(*(self._first(branch) for branch in item.branches))
-        if isinstance(item, Again):
+        if isinstance(item, Repeat):
             return self._first(item.part) if item.least else _EVERY
         return self._first(item)
 
     def _first(self, tree: Tree) -> frozenset[int]:
-        if isinstance(tree, Row):
+        if isinstance(tree, Sequence):
             parts = [part for part in tree.parts if part != Word("")]
             return self._first(parts[0]) if parts else _EVERY
-        if isinstance(tree, OneOf | Again):
+        if isinstance(tree, Either | Repeat):
             return self._begins(tree)
         if isinstance(tree, Word):
             pieces = word_pieces(tree.text, self._specials)
@@ -189,10 +188,14 @@ class _Writer:
             return reader.first_bytes()
         assert isinstance(reader, TableRecogniser)  # there are two kinds
         table = reader.table
-        return _EVERY if table.final[1] else frozenset(one for one in _EVERY if table.next[1, table.classes[one]])
+        return _EVERY if table.final[1] else _bytes_of(table.edges[table.edges[:, 0] == 0])
 
 
-def _again(tree: Again, part: str, further: str) -> str:
+def _bytes_of(edges: Ints) -> frozenset[int]:
+    return frozenset(byte for _, low, high, _ in edges.tolist() for byte in range(low, high + 1))
+
+
+def _again(tree: Repeat, part: str, further: str) -> str:
     """A repeat: its first part, and further ones with the separator before each."""
     most = "" if tree.most is None else tree.most - 1
     written = part if most == 0 else f"({part} ({further}){{{max(tree.least - 1, 0)},{most}}})"

@@ -3,16 +3,12 @@
 import re
 from collections.abc import Mapping
 
-import numpy as np
-
-from gen.constraints.automata.arrays import Ints
 from gen.constraints.automata.determinising import determinise
-from gen.constraints.automata.dfa import Dfa
+from gen.constraints.automata.dfa import Dfa, Table, table
 from gen.constraints.automata.limits import Budget
 from gen.constraints.automata.nfa import Nfa
-from gen.constraints.automata.table import Table, table
-from gen.constraints.composing.trees import Again, OneOf, Row, Tree, Word
-from gen.constraints.tables.runs import runs_of
+from gen.constraints.composing.trees import Tree, Word
+from gen.constraints.output_types import Either, Repeat, Sequence
 
 _WORK = 5  # of a node of the tree
 _COPIED = 16  # edges that are copied as fast as one is looked at
@@ -66,24 +62,24 @@ class _Joiner:
             pieces = word_pieces(tree.text, self._specials)
             spelled = b"".join(self._specials.get(piece, piece.encode()) for piece in pieces)
             return self.nfa.spell(self.nfa.after(state), spelled)
-        if isinstance(tree, Row):
+        if isinstance(tree, Sequence):
             for part in tree.parts:
                 state = self.write(part, state)
             return state
-        if isinstance(tree, OneOf):
+        if isinstance(tree, Either):
             end = self.nfa.state()
             for branch in tree.branches:
                 self.nfa.join(self.write(branch, self.nfa.after(state)), end)
             return end
-        if isinstance(tree, Again):
+        if isinstance(tree, Repeat):
             return self._again(tree, state)
         if tree.key not in self._automata:
-            self._automata[tree.key] = Dfa(_edges(self._leaves[tree.key]), self._leaves[tree.key].final[1:])
+            self._automata[tree.key] = Dfa(self._leaves[tree.key].edges, self._leaves[tree.key].final[1:])
         automaton = self._automata[tree.key]
         self._budget.spend(len(automaton.edges) // _COPIED)
         return self.nfa.insert(automaton, self.nfa.after(state))
 
-    def _again(self, tree: Again, state: int) -> int:
+    def _again(self, tree: Repeat, state: int) -> int:
         end = self.nfa.state()
         if not tree.least:
             self.nfa.join(state, end)
@@ -91,14 +87,8 @@ class _Joiner:
         for count in range(1, tree.least if tree.most is None else tree.most):
             if count >= tree.least:
                 self.nfa.join(state, end)
-            state = self.write(tree.part, self.write(tree.separator, state))
+            state = self.write(tree.part, self.write(Word(tree.separator), state))
         self.nfa.join(state, end)
         if tree.most is None:
-            self.nfa.join(self.write(tree.part, self.write(tree.separator, self.nfa.after(state))), state)
+            self.nfa.join(self.write(tree.part, self.write(Word(tree.separator), self.nfa.after(state))), state)
         return end
-
-
-def _edges(texts: Table) -> Ints:
-    """The edges of a table, as a `Dfa` has them."""
-    runs = runs_of(texts.next[:, texts.classes])
-    return np.stack((runs.source - 1, runs.first, runs.end - 1, runs.target - 1), 1).astype(np.int32)

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import TooLarge, Unsupported
-from gen.constraints.automata.table import Table
 from gen.constraints.composing.trees import Plan
 from gen.constraints.host_engine import Grammar
 from gen.constraints.tables.vocabulary import Vocabulary

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gen.constraints.composing.recognisers import Recogniser
-from gen.constraints.composing.trees import Again, OneOf, Row, Tree, Word
+from gen.constraints.composing.trees import Tree, Word
+from gen.constraints.output_types import Either, Repeat, Sequence
 
 _OPEN, _TUPLE, _LIST = -1, -2, -3  # notes of a way, beside pieces and the numbers of branches
 _Way = tuple[int, Any, Any]  # a place, what is to come there, and notes so far, both as linked pairs
@@ -21,7 +22,7 @@ _Way = tuple[int, Any, Any]  # a place, what is to come there, and notes so far,
 class _Turn(NamedTuple):
     """A repeat whose part has come so often, or at least so often if more makes no difference."""
 
-    tree: Again
+    tree: Repeat
     times: int
 
 
@@ -60,13 +61,13 @@ class Splitter:
         item, then = to_come
         if isinstance(item, int):
             return [(place, then, (notes, item))]
-        if isinstance(item, Row):
+        if isinstance(item, Sequence):
             for part in reversed((_OPEN, *item.parts, _TUPLE)):
                 then = (part, then)
             return [(place, then, notes)]
-        if isinstance(item, OneOf):
+        if isinstance(item, Either):
             return [(place, (one, (number, then)), notes) for number, one in enumerate(item.branches)][::-1]
-        if isinstance(item, Again):
+        if isinstance(item, Repeat):
             return [(place, (_OPEN, (_Turn(item, 0), then)), notes)]
         if not isinstance(item, _Turn):
             return self._read(item, place, then, notes, data, seen)
@@ -75,8 +76,8 @@ class Splitter:
         if again.most is None or count < again.most:
             highest = max(again.least, 1) if again.most is None else again.most
             further = (again.part, (_Turn(again, min(count + 1, highest)), then))
-            skips = count and again.separator.text
-            ways.append((place, (_Skipped(again.separator), further) if skips else further, notes))
+            skips = count and again.separator
+            ways.append((place, (_Skipped(Word(again.separator)), further) if skips else further, notes))
         return ways
 
     def _read(self, item: Any, place: int, then: Any, notes: Any, data: bytes, seen: set[Any]) -> list[_Way]:

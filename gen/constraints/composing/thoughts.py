@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from gen.constraints.automata.arrays import Ints
-from gen.constraints.automata.table import Table
+from gen.constraints.automata.dfa import Dfa, Table, table
 from gen.constraints.composing.joining import word_pieces
 from gen.constraints.constraint import Constraint
 from gen.constraints.tables.device_rows import KINDS, Placed
@@ -66,8 +66,8 @@ class ThoughtAutomaton(TokenAutomaton):
     ) -> None:
         self.header = 0
         if head:
-            table, least = (_NOTHING, 0) if answer is None else (answer.table, answer.least_tokens)
-            answer = TokenAutomaton(_after(_spelled(head, vocabulary), table), vocabulary)
+            texts, least = (_NOTHING, 0) if answer is None else (answer.table, answer.least_tokens)
+            answer = TokenAutomaton(_after(_spelled(head, vocabulary), texts), vocabulary)
             self.header = answer.least_tokens - least
         self.free = answer is None
         writer = _Writer(marks, vocabulary, answer, must=must)
@@ -131,7 +131,7 @@ class ThoughtAutomaton(TokenAutomaton):
 
 
 _making = new_lock()
-_NOTHING = Table(np.zeros((2, 1), np.int32), np.zeros(256, np.uint8), np.array([False, True]))  # of the empty text
+_NOTHING = table(Dfa(np.empty((0, 4), np.int32), np.array([True])))  # the empty text
 
 
 def thought_automaton(
@@ -155,10 +155,10 @@ def begins_with(constraint: Constraint, mark: str) -> bool:
     if constraint.grammar is not None:
         return constraint.vocabulary.names.get(constraint.grammar.first_token()) == mark
     assert constraint.automaton is not None  # one of the two is there; tells mypy
-    table, state = constraint.automaton.table, 1
+    texts, state = constraint.automaton.table, 1
     for byte in _spelled(mark, constraint.vocabulary):
-        after = table.next[state, table.classes]
-        if table.final[state] or not after[byte] or np.count_nonzero(after) > 1:
+        after = texts.next[state, texts.classes]
+        if texts.final[state] or not after[byte] or np.count_nonzero(after) > 1:
             return False
         state = int(after[byte])
     return True
@@ -212,22 +212,19 @@ class _Writer:
     def found(self) -> Found:
         """The automaton, with the answer's behind the states of the thought."""
         answer = self._answer
-        own = np.unique(self._after, axis=1, return_inverse=True)[1].reshape(-1)
-        columns = np.zeros(256, np.int64) if answer is None else answer.table.classes.astype(np.int64)
-        _, first, classes = np.unique(own * 256 + columns, return_index=True, return_inverse=True)
-        after = self._after[:, first]
-        final, needed = self._final, self._needed
+        source, byte = np.nonzero(self._after)
+        edges = np.stack((source - 1, byte, byte, self._after[source, byte] - 1), 1).astype(np.int32)
+        final, needed = self._final[1:], self._needed
         groups = np.arange(self.count + 1, dtype=np.int32)
         examples = groups
         if answer is not None:
-            theirs = answer.table.next[1:, answer.table.classes[first]]
-            after = np.vstack((after, np.where(theirs > 0, theirs + self.count, 0).astype(np.int32)))
+            shift = np.array([self.count, 0, 0, self.count], np.int32)
+            edges = np.concatenate((edges, answer.table.edges + shift))
             final = np.concatenate((final, answer.table.final[1:]))
             needed = np.concatenate((needed, answer.needed[1:])).astype(np.int32)
             groups = np.concatenate((groups, answer.group_of[1:] + self.count)).astype(np.int32)
             examples = np.concatenate((examples, answer.found.examples[1:] + self.count)).astype(np.int32)
-        table = Table(np.ascontiguousarray(after), classes.reshape(-1).astype(np.uint8), final)
-        return Found(table, needed, groups, examples)
+        return Found(table(Dfa(edges, final)), needed, groups, examples)
 
     def jumps(self, states: int) -> Ints:
         """See `ThoughtAutomaton`."""
@@ -374,18 +371,9 @@ def _matches(mark: bytes) -> npt.NDArray[np.int64]:
     return counts
 
 
-def _after(head: bytes, table: Table) -> Table:
+def _after(head: bytes, texts: Table) -> Table:
     """The texts of a table after the same first bytes."""
-    shift = len(head)
-    distinct = np.unique(np.frombuffer(head, np.uint8))
-    own = np.zeros(256, np.int64)
-    own[distinct] = 1 + np.arange(len(distinct))
-    _, first, classes = np.unique(own * 256 + table.classes, return_index=True, return_inverse=True)
-    theirs = table.next[1:, table.classes[first]]
-    after = np.zeros((1 + shift + len(theirs), len(first)), np.int32)
-    after[1 + shift :] = np.where(theirs > 0, theirs + shift, 0)
-    classes = classes.reshape(-1)
-    for place, byte in enumerate(head):
-        after[1 + place, classes[byte]] = place + 2
-    final = np.concatenate((np.zeros(1 + shift, np.bool_), table.final[1:]))
-    return Table(after, classes.astype(np.uint8), final)
+    places = np.arange(len(head))
+    own = np.stack((places, np.frombuffer(head, np.uint8), np.frombuffer(head, np.uint8), places + 1), 1)
+    edges = np.concatenate((own, texts.edges + np.array([len(head), 0, 0, len(head)]))).astype(np.int32)
+    return table(Dfa(edges, np.concatenate((np.zeros(len(head), np.bool_), texts.final[1:]))))

@@ -1,15 +1,15 @@
-"""Types as trees: those that are made of others, strings in them, and plans, which are not made of others.
+"""Types as trees: those that are made of others, with a plan for each part that is not, and a word for each string.
 
-Example: gen.sequence("<b>", gen.either(int, "none")) is Row((Word("<b>"), OneOf((plan of int, Word("none"))))). The
-pieces of the text "<b>7" are (b"<b>", (0, b"7")), with the number of the branch; its value is ("<b>", 7).
+Example: gen.sequence("<b>", gen.either(int, "none")) is Sequence((Word("<b>"), Either((plan of int, Word("none"))))).
+The pieces of the text "<b>7" are (b"<b>", (0, b"7")), with the number of the branch; its value is ("<b>", 7).
 """
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from gen.constraints.automata.table import Table
-from gen.constraints.output_types import Composed, Made, Repeat, Sequence
+from gen.constraints.automata.dfa import Table
+from gen.constraints.output_types import Composed, Either, Made, Repeat, Sequence
 from gen.errors import ConstraintError, show
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Plan:
         python_type: the Python type that it is the plan of, if it is one.
     """
 
+    splitter: ClassVar[None] = None  # as in a `Composition`; its texts have no parts
+    special_ids: ClassVar[frozenset[int]] = frozenset()
     key: Hashable
     table: Callable[[], Table] | None
     grammar: Callable[[], str]
@@ -57,67 +59,6 @@ class Plan:
     def value(self, piece: Any) -> Any:
         """See `Word.value`. Raises ValueError where the type refuses the value."""
         return self.parse(piece.decode())
-
-
-@dataclass(frozen=True)
-class Row:
-    """Parts one after another."""
-
-    parts: tuple["Tree", ...]
-
-    @property
-    def key(self) -> Hashable:
-        return ("sequence", *(part.key for part in self.parts))
-
-    def value(self, piece: Any) -> tuple[Any, ...]:
-        return tuple(part.value(one) for part, one in zip(self.parts, piece, strict=True))
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """One of several branches."""
-
-    branches: tuple["Tree", ...]
-
-    @property
-    def key(self) -> Hashable:
-        return ("either", *(branch.key for branch in self.branches))
-
-    def value(self, piece: Any) -> Any:
-        number, one = piece
-        return self.branches[number].value(one)
-
-
-@dataclass(frozen=True)
-class Again:
-    """A part from `least` to `most` times (None: any number), with a string between each two."""
-
-    part: "Tree"
-    separator: Word
-    least: int
-    most: int | None
-
-    @property
-    def key(self) -> Hashable:
-        return ("repeat", self.part.key, self.separator.text, self.least, self.most)
-
-    def value(self, piece: Any) -> list[Any]:
-        return [self.part.value(one) for one in piece]
-
-
-@dataclass(frozen=True)
-class Remade:
-    """A tree, and a function that makes another value of its value."""
-
-    part: "Tree"
-    make: Callable[[Any], Any]
-
-    @property
-    def key(self) -> Hashable:
-        return self.part.key
-
-    def value(self, piece: Any) -> Any:
-        return self.make(self.part.value(piece))
 
 
 @dataclass(frozen=True)
@@ -142,21 +83,22 @@ class Calls:
         return self.read.value(piece)
 
 
-Tree = Plan | Word | Row | OneOf | Again | Remade
+Tree = Plan | Word | Composed
 """A tree, or a part of one; `Calls` are never a part."""
 
 
 def bare(tree: Tree) -> Tree:
     """A tree with the same texts and pieces, without the functions that make other values."""
-    if isinstance(tree, Remade):
-        return bare(tree.part)
-    if isinstance(tree, Row):
-        return Row(tuple(map(bare, tree.parts)))
-    if isinstance(tree, OneOf):
-        return OneOf(tuple(map(bare, tree.branches)))
-    if isinstance(tree, Again):
-        return Again(bare(tree.part), tree.separator, tree.least, tree.most)
-    return tree
+    return bare(tree.part) if isinstance(tree, Made) else _with_parts(tree, bare)
+
+
+def _with_parts(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """A tree with other parts."""
+    if isinstance(tree, Sequence):
+        return Sequence(tuple(map(change, tree.parts)))
+    if isinstance(tree, Either):
+        return Either(tuple(map(change, tree.branches)))
+    return replace(tree, part=change(tree.part)) if isinstance(tree, Repeat | Made) else tree
 
 
 def read_tree(output_type: Composed, read_plan: Callable[[Any], Plan]) -> Tree:
@@ -173,20 +115,14 @@ def read_tree(output_type: Composed, read_plan: Callable[[Any], Plan]) -> Tree:
             return Word(part)
         return read_tree(part, read_plan) if isinstance(part, Composed) else read_plan(part)
 
-    if isinstance(output_type, Made):
-        part = read(output_type.part)
-        if output_type.about and isinstance(part, Plan):
-            part = replace(part, about=output_type.about)
-        return Remade(part, output_type.make)
-    if isinstance(output_type, Sequence):
-        return Row(tuple(map(read, output_type.parts)))
-    if isinstance(output_type, Repeat):
-        return Again(read(output_type.part), Word(output_type.separator), output_type.least, output_type.most)
-    branches = tuple(map(read, output_type.branches))
-    keys = [branch.key for branch in branches]
+    tree: Tree = _with_parts(output_type, read)
+    if isinstance(tree, Made) and tree.about and isinstance(tree.part, Plan):
+        return replace(tree, part=replace(tree.part, about=tree.about))
+    keys = [branch.key for branch in tree.branches] if isinstance(tree, Either) else []
     for number, key in enumerate(keys):
         if key in keys[:number]:
+            assert isinstance(output_type, Either)  # as its tree is; tells mypy
             raise ConstraintError(
                 f"gen.either has two equal branches, {show(output_type.branches[number])}; give one of them."
             )
-    return OneOf(branches)
+    return tree

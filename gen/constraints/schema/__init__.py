@@ -3,10 +3,10 @@
 from typing import Any, Literal
 
 from gen.constraints.automata.determinising import determinise
+from gen.constraints.automata.dfa import Table, table
 from gen.constraints.automata.limits import MOST_WORK, Budget, Empty, TooLarge, Unsupported
 from gen.constraints.automata.nfa import MOST_NODES, Nfa
 from gen.constraints.automata.spelling import spell, utf8
-from gen.constraints.automata.table import Table, table
 from gen.constraints.schema.parts import Part
 from gen.constraints.schema.writing import grammar
 from gen.constraints.schema.writing.automaton import AutomatonWriter

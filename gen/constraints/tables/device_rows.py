@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from gen.constraints.automata.arrays import Ints
+from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import TooLarge
-from gen.constraints.automata.table import Table
 from gen.constraints.tables.tokens_needed import FAR
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.devices import to_device

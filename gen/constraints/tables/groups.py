@@ -12,9 +12,8 @@ strings of one byte, the groups are {1}, {2, 5}, {3}, {6} and {4, 7}; by strings
 import numpy as np
 import numpy.typing as npt
 
-from gen.constraints.automata.arrays import Ints
-from gen.constraints.automata.table import Table
-from gen.constraints.tables.runs import runs_of
+from gen.constraints.automata.arrays import Ints, begins
+from gen.constraints.automata.dfa import Table
 from gen.constraints.tables.tokens_needed import FAR
 
 _Sums = npt.NDArray[np.uint64]
@@ -25,7 +24,7 @@ def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
     """The group of each state, and a state of each group.
 
     States are alike if their sums are equal. Each round makes a state's sum from the sums of the states that its bytes
-    lead to, where each class of bytes has a random weight; so after n rounds the sums stand for all strings of n bytes.
+    lead to, where each byte has a random weight; so after n rounds the sums stand for all strings of n bytes.
     Each state has two sums of 64 bits, made with different weights: two groups get equal sums in less than one of
     2 ** 90 cases.
 
@@ -35,19 +34,19 @@ def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
     Returns:
         (states + 1,), where only the dead state is in group 0, and (groups,).
     """
-    count, classes = table.next.shape
-    runs = runs_of(table.next)
-    before = np.cumsum(np.random.default_rng(0).integers(0, 2**64 - 1, (2, classes + 1), np.uint64), axis=1)
-    weights = (before[:, runs.end] - before[:, runs.first]).ravel()  # a run weighs as much as its classes
-    target = np.concatenate((runs.target, runs.target + count))
-    begin = np.concatenate((runs.begin, runs.begin[1:] + len(runs.target)))
+    source, low, high, leads = table.edges.T.astype(np.int64)
+    count = len(needed) - 1
+    before = np.cumsum(np.random.default_rng(0).integers(0, 2**64 - 1, (2, 257), np.uint64), axis=1)
+    weights = (before[:, high + 1] - before[:, low]).ravel()  # an edge weighs as much as its bytes
+    target = np.concatenate((leads, leads + count))
+    begin = begins(np.concatenate((source, source + count)), 2 * count)
     running = np.zeros(len(target) + 1, np.uint64)
 
     def summed(of_runs: _Sums) -> _Sums:
         np.cumsum(weights * of_runs, out=running[1:])
         return np.diff(running.take(begin))
 
-    change = needed[runs.target] - needed[runs.source] + FAR  # never 0, which stands for no run
+    change = needed[leads + 1] - needed[source + 1] + FAR  # never 0, which stands for no edge
     change_sums = summed(np.tile(change.astype(np.uint64), 2))
     sums, known = np.zeros(2 * count, np.uint64), 1
     for length in range(1, depth + 1):
@@ -57,11 +56,11 @@ def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
             if parts == known:  # no group falls apart any more
                 break
             known = parts
-    one, other = sums.reshape(2, count)[:, 1:]
+    one, other = sums.reshape(2, count)
     order = np.argsort(one, kind="stable")
     one, other = one[order], other[order]
     new = np.append(True, (one[1:] != one[:-1]) | (other[1:] != other[:-1]))
-    groups = np.zeros(count, np.int32)
+    groups = np.zeros(count + 1, np.int32)
     groups[order + 1] = np.cumsum(new)
     return groups, np.append(0, order[new] + 1).astype(np.int32)
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gen.constraints.automata.arrays import Ints, Longs, ranges
-from gen.constraints.automata.table import Table
+from gen.constraints.automata.dfa import Table
 from gen.constraints.tables.vocabulary import Vocabulary
 
 _FEW = 6  # few nodes are less than one in so many

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 
 from gen.constraints.automata.arrays import Ints
+from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import Empty
-from gen.constraints.automata.table import Table
 from gen.constraints.tables.device_rows import Placed, placed
 from gen.constraints.tables.groups import groups_of
 from gen.constraints.tables.guesses import Guesses

@@ -7,13 +7,10 @@ The count is for the text with the fewest bytes, spelled in as few tokens as pos
 """
 
 import numpy as np
-import numpy.typing as npt
 
-from gen.constraints.automata.table import Table
-from gen.constraints.tables.runs import runs_of
+from gen.constraints.automata.arrays import Bools, Ints, adjacency, begins
+from gen.constraints.automata.dfa import Table
 from gen.constraints.tables.vocabulary import Vocabulary
-
-Ints = npt.NDArray[np.int32]
 
 FAR = np.int32(1 << 20)
 """The tokens that a state needs if no text can be spelled from it to an end, or if it is within a special token."""
@@ -29,7 +26,8 @@ def closable(table: Table, vocabulary: Vocabulary) -> tuple[Table, Ints]:
     """
     distance, bytes_ = _ways(table, vocabulary.spells)
     if (distance[1:] >= FAR).any():
-        table = table._replace(next=np.where(distance[table.next] < FAR, table.next, 0))
+        kept = table.edges[distance[table.edges[:, 3] + 1] < FAR]
+        table = table._replace(next=np.where(distance[table.next] < FAR, table.next, 0), edges=kept)
     needed = np.where(table.final, 0, FAR).astype(np.int32)
     order = np.argsort(distance, kind="stable").astype(np.int32)
     order = order[(distance[order] > 0) & (distance[order] < FAR)]
@@ -48,8 +46,7 @@ def most_needed(table: Table, needed: Ints) -> Ints:
     Args:
         table, needed: as `closable` gives them.
     """
-    runs = runs_of(table.next)
-    first, before = runs.begin_before.tolist(), runs.source[runs.before].tolist()
+    first, before = _before(table.edges, len(needed))
     most = [-1] * len(needed)
     for state in np.argsort(-needed, kind="stable").tolist():  # most first: the first to reach a state needs most
         if most[state] >= 0:
@@ -64,20 +61,22 @@ def most_needed(table: Table, needed: Ints) -> Ints:
     return np.array(most, np.int32)
 
 
-def _ways(table: Table, spells: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
+def _before(edges: Ints, states: int) -> tuple[list[int], list[int]]:
+    """Where the states that lead to each state begin, (states + 1,), and these states."""
+    return adjacency(edges[:, 3] + 1, edges[:, 0] + 1, states)
+
+
+def _ways(table: Table, spells: Bools) -> tuple[Ints, Ints]:
     """The fewest bytes from each state to a final one, `FAR` if there is no way, and the first byte of such a way.
 
     Args:
         spells: (256,) the bytes that are tokens by themselves; ways use only these, so that every way can be spelled.
     """
-    states, classes = table.next.shape
-    byte_of = np.full(classes, -1, np.int32)
-    alone = np.flatnonzero(spells)[::-1]  # reversed, so that the lowest byte of each class is written last
-    byte_of[table.classes[alone]] = alone
-    spelled = byte_of >= 0
-    runs = runs_of(table.next if spelled.all() else np.where(spelled, table.next, 0))
-    first, before = runs.begin_before.tolist(), runs.source[runs.before].tolist()
-    far = int(FAR)
+    states, far = len(table.final), int(FAR)
+    spelled = np.where(spells, np.arange(256), 256)
+    byte = np.minimum.accumulate(spelled[::-1])[::-1][table.edges[:, 1]]  # the first byte of each edge that is a token
+    edges, byte = table.edges[byte <= table.edges[:, 2]], byte[byte <= table.edges[:, 2]]
+    first, before = _before(edges, states)
     distance = np.where(table.final, 0, far).tolist()
     front: list[int] = np.flatnonzero(table.final).tolist()
     for state in front:  # breadth first, backwards
@@ -88,12 +87,11 @@ def _ways(table: Table, spells: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
                 front.append(source)
     distances = np.array(distance, np.int32)
     best = np.zeros(states, np.int64)
-    leads = np.diff(runs.begin) > 0
+    begin = begins(edges[:, 0] + 1, states)
+    leads = np.diff(begin) > 0
     if leads.any():
-        best[leads] = np.minimum.reduceat(
-            distances[runs.target] * np.int64(classes) + runs.first, runs.begin[:-1][leads]
-        )
-    return distances, byte_of[best % classes]
+        best[leads] = np.minimum.reduceat(distances[edges[:, 3] + 1] * np.int64(256) + byte, begin[:-1][leads])
+    return distances, (best % 256).astype(np.int32)
 
 
 def _tokens_along(table: Table, vocabulary: Vocabulary, states: Ints, bytes_: Ints) -> Ints:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from gen.completions import Completion, StreamEvent, TopLogprobs
+from gen.constraints.composing.trees import Calls
 from gen.loop.results.texts import Text
 from gen.requests.request import Request
 
@@ -16,12 +17,11 @@ class Events:
 
     def __init__(self, request: Request, of_prompt: Callable[[], list[TopLogprobs] | None]) -> None:
         self.request, self._of_prompt = request, of_prompt
-        calls = None if request.constraint is None else request.constraint.calls
         self._calls = None
-        if calls is not None:
+        if request.constraint is not None and isinstance(request.constraint.tree, Calls):
             from gen.tools.call_pieces import CallPieces
 
-            self._calls = CallPieces(calls.heads)
+            self._calls = CallPieces(request.constraint.tree.heads)
         self._tokens = 0  # how many have been in events
 
     def read(self, text: Text, *, last: bool) -> StreamEvent | None:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from gen.constraints.automata.determinising import determinise
+from gen.constraints.automata.dfa import table
 from gen.constraints.automata.limits import Budget, Empty, TooLarge
 from gen.constraints.automata.nfa import Nfa
-from gen.constraints.automata.table import table
 
 
 def third_from_the_end(letter: int, others: int, back: int) -> tuple[Nfa, int, int]:

@@ -6,10 +6,10 @@ import unicodedata
 
 import pytest
 
+from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import Budget, Empty, TooLarge, Unsupported
 from gen.constraints.automata.regexes import choice_table, matched, regex_table
 from gen.constraints.automata.spelling import raw_table
-from gen.constraints.automata.table import Table
 from gen.constraints.automata.texts import holds
 from tests.constraints.walks import random_texts
 

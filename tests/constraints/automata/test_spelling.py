@@ -5,10 +5,10 @@ import json
 import pytest
 
 from gen.constraints.automata.determinising import determinise
+from gen.constraints.automata.dfa import Table, table
 from gen.constraints.automata.limits import Budget
 from gen.constraints.automata.nfa import Nfa
 from gen.constraints.automata.spelling import Encode, json_content, spell, utf8
-from gen.constraints.automata.table import Table, table
 from gen.constraints.automata.texts import ANY, both, listed
 
 NAMES = ["height", "heights", "radius", "über", 'a"b', "日本", "😀", "tab\there"]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator, Draft202012Validator
 
+from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
-from gen.constraints.automata.table import Table
 from gen.constraints.schema import Whitespace, schema_table, string_table
 from tests.constraints.schema.random_schemas import random_schema, random_value
 from tests.constraints.walks import random_texts

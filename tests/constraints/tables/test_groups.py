@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.regexes import regex_table
-from gen.constraints.automata.table import Table
 from gen.constraints.tables.groups import groups_of
 from gen.constraints.tables.tokens_needed import closable
 from gen.constraints.tables.vocabulary import Vocabulary
