@@ -58,13 +58,27 @@ class ToolCalls:
 
 @dataclass(frozen=True)
 class ToolCallsType:
-    """See `gen.tool_calls`."""
+    """See `gen.tool_calls`.
+
+    Attributes:
+        tools: those that may be called; empty for a text alone.
+    """
 
     tools: tuple[Tool, ...]
     choice: str
     parallel: bool
     format: str | None
     answer: Any = None
+
+    @property
+    def optional(self) -> bool:
+        """Whether there may be a text without a call, of any type."""
+        return self.choice in ("auto", "none") and self.answer is None
+
+    @property
+    def most(self) -> int | None:
+        """How many calls there may be; None for any number."""
+        return None if self.parallel and self.choice in ("auto", "required") else 1
 
 
 FORMATS = ("hermes", "llama3", "mistral", "gpt-oss")
@@ -112,7 +126,8 @@ def tool_calls(
             f'an answer is for choice="auto", got {show(choice)}; leave it out, or give its type alone where no tool '
             "may be called."
         )
-    return ToolCallsType(tuple(read), choice, parallel, format, answer)
+    callable_ = [tool for tool in read if choice in ("auto", "required", tool.name)]
+    return ToolCallsType(tuple(callable_), choice, parallel, format, answer)
 
 
 def tools_for_template(tools: object) -> list[Mapping[str, Any]]:

@@ -20,31 +20,25 @@ from gen.tools.call_pieces import Heads
 from gen.tools.calls import Tool, ToolCall, ToolCalls, ToolCallsType
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Asked:
     """What the output type of a form must allow.
 
     Attributes:
-        tools: the tools that may be called; empty for a text alone.
-        optional: whether there may be a text without a call.
-        most: how many calls there may be; None for any number.
+        type: the calls.
         template: the chat template, "" if there is none.
         specials: the texts of the tokenizer's special tokens.
         left_out: strings that a text must not contain, besides those that begin a call.
-        answer: the type of an answer, which may come instead of calls; None for a text, see `optional`.
     """
 
-    tools: tuple[Tool, ...]
-    optional: bool
-    most: int | None
+    type: ToolCallsType
     template: str
     specials: Collection[str]
     left_out: tuple[str, ...]
-    answer: Any = None
 
     def calls(self, written: Callable[[Tool], Any]) -> Any:
         """One call of any tool; `written` makes the output type of a tool's call."""
-        return either(*(written(tool) for tool in self.tools))
+        return either(*(written(tool) for tool in self.type.tools))
 
 
 def tree_of(asked: ToolCallsType, tokenizer: Tokenizer) -> Calls:
@@ -63,21 +57,9 @@ def tree_of(asked: ToolCallsType, tokenizer: Tokenizer) -> Calls:
             f"the format {name!r} needs the special tokens {', '.join(lacking)}, which this tokenizer lacks; give "
             "another format to gen.tool_calls."
         )
-    tools = asked.tools if asked.choice in ("auto", "required") else ()
-    named = tuple(tool for tool in asked.tools if tool.name == asked.choice)
     marks = marks_of(template)
-    tags = marks if marks is not None and marks.kind == "tags" else None
-    main = form.write(
-        _Asked(
-            tools=tools or named,
-            optional=asked.choice in ("auto", "none") and asked.answer is None,
-            most=None if asked.parallel and not named else 1,
-            template=template,
-            specials=specials,
-            left_out=() if tags is None else (tags.opens, tags.closes),
-            answer=asked.answer,
-        )
-    )
+    left_out = (marks.opens, marks.closes) if marks is not None and marks.kind == "tags" else ()
+    main = form.write(_Asked(asked, template, specials, left_out))
     read = main
     if name == "gpt-oss":
         plain = Made(text(), lambda said: _value(said, [])) if asked.answer is None else _answer(asked.answer)
@@ -85,7 +67,7 @@ def tree_of(asked: ToolCallsType, tokenizer: Tokenizer) -> Calls:
     elif asked.answer is not None:
         read = main = either(main, _answer(asked.answer))
     heads = form.heads if asked.answer is None else replace(form.heads, after_text=False)
-    return Calls(_tree(main), _tree(read), heads if tools or named else None)
+    return Calls(_tree(main), _tree(read), heads if asked.tools else None)
 
 
 def form_of(template: str) -> str:
@@ -136,17 +118,17 @@ def _json_call(arguments: str, tool: Tool, after: Any = "}") -> Any:
 
 def _hermes(asked: _Asked) -> Any:
     said = text(without=["<tool_call>", *asked.left_out])
-    if not asked.tools:
+    if not asked.type.tools:
         return Made(said, lambda value: _value(value, []))
     call = sequence("<tool_call>\n", asked.calls(partial(_json_call, "arguments")), "\n</tool_call>")
-    calls = repeat(Made(call, lambda parts: parts[1]), "\n", 0 if asked.optional else 1, asked.most)
-    if not asked.optional:
+    calls = repeat(Made(call, lambda parts: parts[1]), "\n", 0 if asked.type.optional else 1, asked.type.most)
+    if not asked.type.optional:
         return Made(calls, lambda found: _value("", found))
     return Made(sequence(said, calls), lambda parts: _value(*parts))
 
 
 def _llama3(asked: _Asked) -> Any:
-    if not asked.tools:
+    if not asked.type.tools:
         return Made(text(without=asked.left_out), lambda value: _value(value, []))
     said = either("", sequence(regex(r"[^{\s]"), text(without=asked.left_out)))  # a brace begins a call
     plain = Made(said, lambda value: _value("".join(value), []))
@@ -155,23 +137,23 @@ def _llama3(asked: _Asked) -> Any:
     if tag in asked.specials:
         call = Made(sequence(either("", tag), call), lambda parts: parts[1])
     one = Made(call, lambda found: _value("", [found]))
-    return either(one, plain) if asked.optional else one
+    return either(one, plain) if asked.type.optional else one
 
 
 def _mistral(asked: _Asked) -> Any:
     begin = "[TOOL_CALLS]"
     said = text(without=[begin, *asked.left_out])
-    if not asked.tools:
+    if not asked.type.tools:
         return Made(said, lambda value: _value(value, []))
     calls: Any
     if "[ARGS]" in asked.template:
-        calls = repeat(asked.calls(partial(_named_call, asked.template)), "", 1, asked.most)
+        calls = repeat(asked.calls(partial(_named_call, asked.template)), "", 1, asked.type.most)
     else:
         gap = " " if f"{begin} [" in asked.template else ""
         after = sequence(', "id": "', regex("[a-zA-Z0-9]{9}"), '"}')
-        listed = repeat(asked.calls(partial(_json_call, "arguments", after=after)), ", ", 1, asked.most)
+        listed = repeat(asked.calls(partial(_json_call, "arguments", after=after)), ", ", 1, asked.type.most)
         calls = Made(sequence(f"{begin}{gap}[", listed, "]"), lambda parts: parts[1])
-    if not asked.optional:
+    if not asked.type.optional:
         return Made(calls, lambda found: _value("", found))
     return Made(sequence(said, either(calls, "")), lambda parts: _value(parts[0], parts[1] or []))
 
@@ -193,17 +175,17 @@ def _gpt_oss(asked: _Asked) -> Any:
     said = text(without=[*_FORMS["gpt-oss"].specials])
     final = sequence("<|channel|>final<|message|>", said)
     plain = Made(final, lambda parts: _value(parts[1], []))
-    if not asked.tools:
+    if not asked.type.tools:
         return plain
     about = sequence("<|channel|>commentary<|message|>", said, _NEXT)
     call = Made(
-        sequence(repeat(about, most=1) if asked.optional else "", asked.calls(_channel_call)),
+        sequence(repeat(about, most=1) if asked.type.optional else "", asked.calls(_channel_call)),
         lambda parts: _value(parts[0][0][1] if parts[0] else "", [parts[1]]),
     )
-    if asked.answer is not None:
-        answer = sequence("<|channel|>final<|message|>", _answer(asked.answer))
+    if asked.type.answer is not None:
+        answer = sequence("<|channel|>final<|message|>", _answer(asked.type.answer))
         plain = Made(answer, lambda parts: parts[1])
-    return either(plain, call) if asked.optional or asked.answer is not None else call
+    return either(plain, call) if asked.type.optional or asked.type.answer is not None else call
 
 
 def _channel_call(tool: Tool) -> Any:

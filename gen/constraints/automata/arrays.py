@@ -17,6 +17,13 @@ def by_number(edges: Ints) -> Longs:
     return np.argsort((edges[:, 0].astype(np.int64) << 32) + edges[:, 1], kind="stable")
 
 
+def moved(edges: Ints, by: int) -> Ints:
+    """Edges between states whose numbers are so much larger."""
+    out = edges.copy()
+    out[:, [0, 3]] += by
+    return out
+
+
 def overlapping(edges: Ints) -> Ints:
     """The states that have two edges which share a number; the edges must be sorted."""
     before, after = edges[:-1], edges[1:]

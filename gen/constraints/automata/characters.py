@@ -80,33 +80,15 @@ def category(letter: str, reading: Reading) -> Ranges:
     return union(found if reading == "unicode" else [*found, (0xFEFF, 0xFEFF)])
 
 
-_LONG_NAMES = {
-    "L": "Letter Lu:Uppercase_Letter Ll:Lowercase_Letter Lt:Titlecase_Letter LC:Cased_Letter Lm:Modifier_Letter "
-    "Lo:Other_Letter",
-    "M": "Mark Mn:Nonspacing_Mark Mc:Spacing_Mark Me:Enclosing_Mark",
-    "N": "Number Nd:Decimal_Number Nl:Letter_Number No:Other_Number",
-    "P": "Punctuation Pc:Connector_Punctuation Pd:Dash_Punctuation Ps:Open_Punctuation Pe:Close_Punctuation "
-    "Pi:Initial_Punctuation Pf:Final_Punctuation Po:Other_Punctuation",
-    "S": "Symbol Sm:Math_Symbol Sc:Currency_Symbol Sk:Modifier_Symbol So:Other_Symbol",
-    "Z": "Separator Zs:Space_Separator Zl:Line_Separator Zp:Paragraph_Separator",
-    "C": "Other Cc:Control Cf:Format Co:Private_Use Cn:Unassigned",
-}
-_SHORT_NAMES = {
-    name: short
-    for first, names in _LONG_NAMES.items()
-    for short, name in (pair.split(":") for pair in f"{first}:{names}".split())
-}
-
-
 @lru_cache(64)
 def unicode_category(name: str) -> Ranges:
-    """The characters of a general category of Unicode, "Lu" or "Uppercase_Letter" say. Raises KeyError for others."""
+    """The characters of a general category of Unicode, "Lu" or "L" say. Raises KeyError for other names."""
     name = name.removeprefix("gc=").removeprefix("General_Category=")
-    short = _SHORT_NAMES.get(name, name)
-    if short not in _SHORT_NAMES.values():
+    wanted = ("Lu", "Ll", "Lt") if name == "LC" else name
+    found = [pair for one, pairs in _by_category().items() if one.startswith(wanted) for pair in pairs]
+    if not found or not name:
         raise KeyError(name)
-    wanted = {"Lu", "Ll", "Lt"} if short == "LC" else {one for one in _SHORT_NAMES.values() if one.startswith(short)}
-    return union([pair for one in wanted for pair in _by_category().get(one, ())])
+    return union(found)
 
 
 @cache

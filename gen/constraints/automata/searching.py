@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gen.constraints.automata.arrays import moved
 from gen.constraints.automata.dfa import Dfa
 from gen.constraints.automata.limits import Budget, TooLarge
 from gen.constraints.automata.regexes import read_tree
@@ -143,7 +144,7 @@ def _read(items: list[Any], *, flags: int, around: bool, budget: Budget) -> _Aut
     if states > _MOST_STATES:
         raise TooLarge(f"an automaton of {states} states, more than {_MOST_STATES}")
     beyond = 0 if first is None else len(first.final)
-    edges = [one.edges + np.array([1, 0, 0, 1], np.int32) * beyond * (one is later) for one in found]
+    edges = [moved(one.edges, beyond if one is later else 0) for one in found]
     texts = Dfa(np.concatenate([_NO_EDGES, *edges]), np.concatenate([_NO_STATES, *(one.final for one in found)]))
     behind = beyond if later is not None else -1
     return _Automaton(texts, -1 if first is None else 0, behind if around else None)

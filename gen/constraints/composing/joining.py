@@ -74,7 +74,8 @@ class _Joiner:
         if isinstance(tree, Repeat):
             return self._again(tree, state)
         if tree.key not in self._automata:
-            self._automata[tree.key] = Dfa(self._leaves[tree.key].edges, self._leaves[tree.key].final[1:])
+            leaf = self._leaves[tree.key]
+            self._automata[tree.key] = Dfa(leaf.edges, leaf.final[1:])
         automaton = self._automata[tree.key]
         self._budget.spend(len(automaton.edges) // _COPIED)
         return self.nfa.insert(automaton, self.nfa.after(state))
@@ -90,5 +91,6 @@ class _Joiner:
             state = self.write(tree.part, self.write(Word(tree.separator), state))
         self.nfa.join(state, end)
         if tree.most is None:
-            self.nfa.join(self.write(tree.part, self.write(Word(tree.separator), self.nfa.after(state))), state)
+            again = self.write(Word(tree.separator), self.nfa.after(state))
+            self.nfa.join(self.write(tree.part, again), state)
         return end

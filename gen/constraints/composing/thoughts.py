@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gen.constraints.automata.arrays import Ints
+from gen.constraints.automata.arrays import Ints, moved
 from gen.constraints.automata.dfa import Dfa, Table, table
 from gen.constraints.composing.joining import word_pieces
 from gen.constraints.constraint import Constraint
@@ -213,13 +213,13 @@ class _Writer:
         """The automaton, with the answer's behind the states of the thought."""
         answer = self._answer
         source, byte = np.nonzero(self._after)
-        edges = np.stack((source - 1, byte, byte, self._after[source, byte] - 1), 1).astype(np.int32)
+        target = self._after[source, byte]
+        edges = np.stack((source - 1, byte, byte, target - 1), 1).astype(np.int32)
         final, needed = self._final[1:], self._needed
         groups = np.arange(self.count + 1, dtype=np.int32)
         examples = groups
         if answer is not None:
-            shift = np.array([self.count, 0, 0, self.count], np.int32)
-            edges = np.concatenate((edges, answer.table.edges + shift))
+            edges = np.concatenate((edges, moved(answer.table.edges, self.count)))
             final = np.concatenate((final, answer.table.final[1:]))
             needed = np.concatenate((needed, answer.needed[1:])).astype(np.int32)
             groups = np.concatenate((groups, answer.group_of[1:] + self.count)).astype(np.int32)
@@ -373,7 +373,7 @@ def _matches(mark: bytes) -> npt.NDArray[np.int64]:
 
 def _after(head: bytes, texts: Table) -> Table:
     """The texts of a table after the same first bytes."""
-    places = np.arange(len(head))
-    own = np.stack((places, np.frombuffer(head, np.uint8), np.frombuffer(head, np.uint8), places + 1), 1)
-    edges = np.concatenate((own, texts.edges + np.array([len(head), 0, 0, len(head)]))).astype(np.int32)
-    return table(Dfa(edges, np.concatenate((np.zeros(len(head), np.bool_), texts.final[1:]))))
+    own = [(place, byte, byte, place + 1) for place, byte in enumerate(head)]
+    edges = np.concatenate((np.array(own, np.int32), moved(texts.edges, len(head))))
+    final = np.concatenate((np.zeros(len(head), np.bool_), texts.final[1:]))
+    return table(Dfa(edges, final))

@@ -111,6 +111,8 @@ def _opposite(word: str, own: Part, path: str, references: References) -> list[P
         return [Part(types=numbers, high=(own.low[0], not own.low[1]))]
     if word in ("maximum", "exclusiveMaximum") and own.high is not None:
         return [Part(types=numbers, low=(own.high[0], not own.high[1]))]
+    if word == "multipleOf" and own.multiples[0].denominator == 1 and own.multiples[0] > 0:
+        return [Part(types=frozenset(("number",))), Part(types=frozenset(("integer",)), no_multiples=own.multiples)]
     raise Unsupported(f"the opposite of {word} at {path}")
 
 

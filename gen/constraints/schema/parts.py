@@ -78,6 +78,7 @@ class Part:
     low: Bound | None = None
     high: Bound | None = None
     multiples: tuple[Fraction, ...] = ()
+    no_multiples: tuple[Fraction, ...] = ()
     min_length: int = 0
     max_length: int | None = None
     patterns: tuple[str, ...] = ()
@@ -150,7 +151,7 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "high": lambda one, other: min(one, other, key=lambda bound: (bound[0], not bound[1])),
     **dict.fromkeys(("min_length", "min_items", "min_properties", "unique"), max),
     **dict.fromkeys(("max_length", "max_items", "max_properties"), _least),
-    **dict.fromkeys(("multiples", "patterns", "unmatched", "formats", "items", "required"), _together),
+    **dict.fromkeys(("multiples", "no_multiples", "patterns", "unmatched", "formats", "items", "required"), _together),
     **dict.fromkeys(("properties", "refused"), _together),
     "contains": _counted,
     "some": _each_some,

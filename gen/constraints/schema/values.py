@@ -98,6 +98,8 @@ def _number(part: Part, value: Fraction) -> bool:
         return False
     if part.high is not None and (value > part.high[0] or (value == part.high[0] and part.high[1])):
         return False
+    if any((value / one).denominator == 1 for one in part.no_multiples):
+        return False
     return all(one != 0 and (value / one).denominator == 1 for one in part.multiples)
 
 

@@ -74,8 +74,10 @@ def _ways(table: Table, spells: Bools) -> tuple[Ints, Ints]:
     """
     states, far = len(table.final), int(FAR)
     spelled = np.where(spells, np.arange(256), 256)
-    byte = np.minimum.accumulate(spelled[::-1])[::-1][table.edges[:, 1]]  # the first byte of each edge that is a token
-    edges, byte = table.edges[byte <= table.edges[:, 2]], byte[byte <= table.edges[:, 2]]
+    following = np.minimum.accumulate(spelled[::-1])[::-1]  # for each byte, the first one from it on that is a token
+    byte = following[table.edges[:, 1]]
+    within = byte <= table.edges[:, 2]
+    edges, byte = table.edges[within], byte[within]
     first, before = _before(edges, states)
     distance = np.where(table.final, 0, far).tolist()
     front: list[int] = np.flatnonzero(table.final).tolist()
@@ -90,7 +92,8 @@ def _ways(table: Table, spells: Bools) -> tuple[Ints, Ints]:
     begin = begins(edges[:, 0] + 1, states)
     leads = np.diff(begin) > 0
     if leads.any():
-        best[leads] = np.minimum.reduceat(distances[edges[:, 3] + 1] * np.int64(256) + byte, begin[:-1][leads])
+        ways = distances[edges[:, 3] + 1] * np.int64(256) + byte
+        best[leads] = np.minimum.reduceat(ways, begin[:-1][leads])
     return distances, (best % 256).astype(np.int32)
 
 
@@ -101,7 +104,7 @@ def _tokens_along(table: Table, vocabulary: Vocabulary, states: Ints, bytes_: In
     at, node = states, np.zeros(len(states), np.int32)
     while places.size and len(targets) < vocabulary.longest:
         byte = bytes_[at]
-        node = vocabulary.after(node, byte, len(targets))
+        node = vocabulary.after(node, byte)
         at = table.next[at, table.classes[byte]]
         here = np.zeros(len(states), np.int32)
         here[places] = np.where(vocabulary.is_token[node], at, 0)

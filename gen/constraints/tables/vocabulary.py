@@ -128,12 +128,8 @@ class Vocabulary:
         self.children = begins(parents, self.nodes) + 1
         self.by_node = np.argsort(self.node_of, kind="stable")
         self.first_token = begins(self.node_of, self.nodes + 1)
-        self._keys = [level.parents.astype(np.int64) * 256 + level.bytes for level in self.levels]
-        self._first = np.cumsum([1, *map(len, self._keys)]).tolist()
-        self._pairs = np.full((1 + len(self._keys[0])) * 256, self.nodes, np.int32)
-        """The nodes of the first two levels, by the node before each and a byte."""
-        for level, keys in enumerate(self._keys[:2]):
-            self._pairs[keys] = np.arange(len(keys), dtype=np.int32) + self._first[level]
+        self._keys = parents.astype(np.int64) * 256 + np.concatenate([level.bytes for level in self.levels])
+        """For each node but the root, the node before it and the byte after that; they ascend."""
         self._placed: dict[torch.device, PlacedVocabulary] = {}
         self.after_thoughts: dict[Hashable, Any] = {}
         """Automata of thoughts before any text, see `ThoughtAutomaton`, by how thoughts are marked."""
@@ -144,15 +140,11 @@ class Vocabulary:
         """The state for another process: without tensors on devices and without the tokenizer."""
         return {**vars(self), "_placed": {}, "after_thoughts": {}, "encoder": _no_encoder}
 
-    def after(self, nodes: npt.NDArray[np.int32], bytes_: npt.NDArray[np.int32], depth: int) -> npt.NDArray[np.int32]:
-        """The node after each of `nodes`, which are `depth` bytes deep, and one more byte; `self.nodes` for none."""
+    def after(self, nodes: npt.NDArray[np.int32], bytes_: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """The node after each of `nodes` and one more byte; `self.nodes` for none."""
         keys = nodes.astype(np.int64) * 256 + bytes_
-        if depth < 2:
-            pairs: npt.NDArray[np.int32] = self._pairs[keys]
-            return pairs
-        known = self._keys[depth]
-        found = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-        return np.where(known[found] == keys, found + self._first[depth], self.nodes).astype(np.int32)
+        found = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        return np.where(self._keys[found] == keys, found + 1, self.nodes).astype(np.int32)
 
     @property
     def longest(self) -> int:

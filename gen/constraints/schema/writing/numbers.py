@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gen.constraints.automata.arrays import moved
 from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.dfa import Dfa, trimmed
 from gen.constraints.automata.limits import MOST_WORK_OF_A_CONSTANT, Budget, TooLarge, Unsupported
@@ -36,7 +37,10 @@ _FEWEST_DIGITS = 6  # of multiples of large numbers
 def part_numbers(part: Part, whole: bool) -> Dfa | None:
     """The numbers of a part, only the whole ones or all. Raises as `number_texts` does."""
     if whole or "integer" in part.types:
-        return number_texts(part.low, part.high, part.multiples, whole)
+        found = number_texts(part.low, part.high, part.multiples, whole)
+        for one in part.no_multiples:
+            found = both(found, _multiples_of(int(one)), Budget(), without=True)
+        return found
     if part.multiples:
         return None
     numbers = number_texts(part.low, part.high, (), False)
@@ -72,6 +76,16 @@ def number_texts(low: Bound | None, high: Bound | None, multiples: tuple[Fractio
     return _signed(positive, negative)
 
 
+def _multiples_of(number: int) -> Dfa:
+    """All digits, perhaps after a minus, that are a multiple of a number: a state for each remainder, behind two."""
+    if number > _MOST_STATES:
+        raise TooLarge(f"the opposite of multipleOf {number}")
+    edges = [(0, 45, 45, 1)]
+    for state, rest in ((0, 0), (1, 0), *((2 + rest, rest) for rest in range(number))):
+        edges += [(state, 48 + digit, 48 + digit, 2 + (rest * 10 + digit) % number) for digit in range(10)]
+    return Dfa(np.array(edges, np.int32), np.arange(number + 2) == 2)
+
+
 def _held_by_floats(bound: Bound | None, towards: float) -> Bound | None:
     """A bound, as the text of the first float within it if it excludes a number: the float of a longer text may be that
     number."""
@@ -89,13 +103,13 @@ def _signed(positive: Dfa | None, negative: Dfa | None) -> Dfa | None:
     if negative is None:
         return positive
     minus = np.array([[0, 45, 45, 1]], np.int32)
-    edges = np.concatenate((minus, negative.edges + np.array([1, 0, 0, 1], np.int32)))
+    edges = np.concatenate((minus, moved(negative.edges, 1)))
     final = np.concatenate((np.zeros(1, np.bool_), negative.final))
     if positive is None:
         return Dfa(edges, final)
-    moved = positive.edges + np.array([len(final), 0, 0, len(final)], np.int32)
-    begins = moved[positive.edges[:, 0] == 0] * np.array([0, 1, 1, 1], np.int32)
-    return trimmed(np.concatenate((edges, begins, moved)), np.concatenate((final, positive.final)))
+    behind = moved(positive.edges, len(final))
+    begins = behind[positive.edges[:, 0] == 0] * np.array([0, 1, 1, 1], np.int32)
+    return trimmed(np.concatenate((edges, begins, behind)), np.concatenate((final, positive.final)))
 
 
 class _Multiple(NamedTuple):
