@@ -102,8 +102,8 @@ def _thinking(
     told = settings["thinking"]
     if told is None or marks is None:
         return None
-    answer, grammar = (None, None) if constraint is None else (constraint.automaton, constraint.grammar)
+    grammar = None if constraint is None else constraint.grammar
     must = settings["thinks"] is True and not marks.begun
-    automaton = thought_automaton(vocabulary_of(model), answer, marks, must=must)
+    automaton = thought_automaton(vocabulary_of(model), constraint, marks, must=must)
     automaton.place(model.placement.logits_device)
     return Thinking(automaton=automaton, most=told["most"], room=told["room"], grammar=grammar)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
 from gen.constraints.automata.limits import TooLarge
-from gen.constraints.composing.thoughts import begins_with, thought_automaton
+from gen.constraints.composing.thoughts import begins_with, has_channels, thought_automaton
 from gen.constraints.constraint import Constraint
 from gen.constraints.tables.vocabulary import vocabulary_of
 from gen.errors import ArgumentError, ConstraintError, ContextError, GenError, check_number
@@ -252,7 +252,7 @@ def constrained(
     """
     if constraint is None:
         return _with_thought(model, request, max_batch_tokens)
-    if request.thoughts is None and CHANNELS[1] in constraint.vocabulary.specials and _has_channels(constraint):
+    if request.thoughts is None and CHANNELS[1] in constraint.vocabulary.specials and has_channels(constraint):
         head = model.tokenizer.encode_plain(ANSWER)  # the prompt may have it, to close a thought
         if request.prompt_ids[-len(head) :] == head:
             request = replace(request, prompt_ids=request.prompt_ids[: -len(head)])
@@ -284,13 +284,12 @@ def _with_thought(model: Model, request: Request, max_batch_tokens: int | None) 
     marks, constraint = request.thoughts, request.constraint
     if marks is None or not request.limit or isinstance(request.sampler, BeamSearchSampler):
         return request
-    answer, grammar = (None, None) if constraint is None else (constraint.automaton, constraint.grammar)
+    grammar = None if constraint is None else constraint.grammar
     if constraint is not None and not marks.begun and begins_with(constraint, marks.written[0]):
         return replace(request, thoughts=None)
     must = request.thinks is True and not marks.begun
-    head = ANSWER if marks.kind == "channels" and constraint is not None and not _has_channels(constraint) else ""
     try:
-        automaton = thought_automaton(vocabulary_of(model), answer, marks, must=must, head=head)
+        automaton = thought_automaton(vocabulary_of(model), constraint, marks, must=must)
         automaton.place(model.placement.logits_device)
     except (ConstraintError, TooLarge):
         if constraint is None and (request.thinks is None or request.thinks is True):
@@ -303,7 +302,7 @@ def _with_thought(model: Model, request: Request, max_batch_tokens: int | None) 
     least = 1 if constraint is None else max(1, constraint.least_tokens or 0)
     beside = automaton.opening + automaton.closing + automaton.header
     if (request.limit if request.limits_thoughts else room) < beside + least:
-        return _closed(model, request, head)
+        return _closed(model, request)
     if request.limits_thoughts:
         most = max(0, min(asked, request.limit - beside - least))
         return replace(request, thinking=Thinking(automaton=automaton, most=most, room=None, grammar=grammar))
@@ -315,16 +314,12 @@ def _with_thought(model: Model, request: Request, max_batch_tokens: int | None) 
     return replace(request, thinking=thinking, limit=most + beside + left, bound=bound)
 
 
-def _has_channels(constraint: Constraint) -> bool:
-    """Whether the texts of a type are whole messages of gpt-oss's form, with what comes before an answer."""
-    return begins_with(constraint, CHANNELS[1])
-
-
-def _closed(model: Model, request: Request, head: str) -> Request:
+def _closed(model: Model, request: Request) -> Request:
     """The request without a thought, since there is no room for one: the prompt closes what it has begun."""
     marks = request.thoughts
     assert marks is not None  # tells mypy
-    more = model.tokenizer.encode_plain(marks.closed if marks.begun else head)
+    answers = request.constraint is not None and marks.kind == "channels" and not has_channels(request.constraint)
+    more = model.tokenizer.encode_plain(marks.closed) if marks.begun or answers else []
     limit = min(request.limit, model.context_length - len(request.prompt_ids) - len(more))
     if limit < 1:
         return request

@@ -24,7 +24,7 @@ from gen.constraints.tables.token_automaton import Found, TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 from gen.runtime.forking import new_lock
-from gen.tokens.thoughts import Marks
+from gen.tokens.thoughts import ANSWER, CHANNELS, Marks
 
 LINE = 16
 """A thought that comes near to its bound ends at the end of a line, if one comes within so many last tokens."""
@@ -134,10 +134,20 @@ _making = new_lock()
 _NOTHING = table(Dfa(np.empty((0, 4), np.int32), np.array([True])))  # the empty text
 
 
+def has_channels(constraint: Constraint) -> bool:
+    """Whether the texts of a type are whole messages of gpt-oss's form, with what comes before an answer."""
+    return begins_with(constraint, CHANNELS[1])
+
+
 def thought_automaton(
-    vocabulary: Vocabulary, answer: TokenAutomaton | None, marks: Marks, *, must: bool, head: str
+    vocabulary: Vocabulary, constraint: Constraint | None, marks: Marks, *, must: bool
 ) -> ThoughtAutomaton:
-    """The automaton of an answer that may come after a thought, made once and kept with the answer's."""
+    """The automaton of an answer that may come after a thought, made once and kept with the answer's. On the host
+    engine it is that of the thought alone.
+    """
+    answer = None if constraint is None else constraint.automaton
+    in_channel = marks.kind == "channels" and constraint is not None and not has_channels(constraint)
+    head = ANSWER if in_channel else ""
     with _making:
         known = vocabulary.after_thoughts if answer is None else answer.after_thoughts
         key = marks, must, head
