@@ -16,7 +16,6 @@ import gen
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.runner import Runner
-from gen.models.base import Inputs
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
 from gen.requests.request import Request
@@ -28,13 +27,13 @@ _SEED = 0
 class FilledRows(TransformersRows):
     """Rows that read only the last token of a prompt; the columns before it hold random numbers."""
 
-    def fill(
-        self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
+    def prefill(
+        self, rows: slice, prompts: Sequence[Sequence[int]], starts: Sequence[int] = (), *_: object, **__: object
     ) -> Tensor:
         logits, drawn = [], torch.Generator(self._position.device).manual_seed(_SEED)
-        for row, prompt in zip(range(self.count)[rows], prompts, strict=True):
+        for row, prompt, start in zip(range(self.count)[rows], prompts, starts or [0] * len(prompts), strict=True):
             last = start + len(prompt) - 1
-            logits.append(super().fill(slice(row, row + 1), [prompt[-1:]], last))
+            logits.append(super().prefill(slice(row, row + 1), [prompt[-1:]], [last]))
             for keys_or_values in self.columns_of(row):
                 keys_or_values[:, start:last].normal_(generator=drawn)
         return torch.cat(logits)

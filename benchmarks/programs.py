@@ -104,7 +104,7 @@ def bare(model: TransformersModel, prompts: Sequence[str], new_tokens: int) -> P
     def run() -> float:
         with torch.inference_mode():
             rows = model.new_rows(len(prompts), width + new_tokens)
-            logits = rows.fill(slice(0, len(prompts)), encoded)
+            logits = rows.prefill(slice(0, len(prompts)), encoded)
             constant = torch.full((len(prompts), 1), 5, dtype=torch.int64, device=model.placement.logits_device)
             for step in range(new_tokens - 1):
                 logits = rows.step(constant, min(view_bucket(width + step + 1), width + new_tokens))

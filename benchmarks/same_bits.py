@@ -118,16 +118,16 @@ def compare_prompts(model: TransformersModel, count: int, *, longest: int, seed:
     alone, different = [], 0
     whole, parts = model.new_rows(1, length), model.new_rows(1, length - 32)
     for prompt in prompts:
-        alone.append(found(whole, 0, whole.fill(slice(0, 1), [prompt]), prompt))
+        alone.append(found(whole, 0, whole.prefill(slice(0, 1), [prompt]), prompt))
         if cut := drawn.randrange(len(prompt)):
-            parts.fill(slice(0, 1), [prompt[:cut]])
-            other = found(parts, 0, parts.fill(slice(0, 1), [prompt[cut:]], cut), prompt)
+            parts.prefill(slice(0, 1), [prompt[:cut]])
+            other = found(parts, 0, parts.prefill(slice(0, 1), [prompt[cut:]], [cut]), prompt)
             different += not all(map(torch.equal, alone[-1], other))
     first = 0
     while first < count:
         size = min(drawn.randint(2, 12), count - first)
         rows, batch = model.new_rows(size, length + 32), prompts[first : first + size]
-        logits = rows.fill(slice(0, size), batch)
+        logits = rows.prefill(slice(0, size), batch)
         for row, prompt in enumerate(batch):
             different += not all(map(torch.equal, alone[first + row], found(rows, row, logits, prompt)))
         first += size

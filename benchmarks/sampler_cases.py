@@ -54,7 +54,7 @@ def _recorded(batch: int) -> Tensor:
     rows = []
     for row in range(batch):
         prompt = token_ids[: 2 + row % (len(token_ids) - 2)].tolist()
-        rows.append(model.new_rows(1, len(prompt)).fill(slice(0, 1), [prompt]))
+        rows.append(model.new_rows(1, len(prompt)).prefill(slice(0, 1), [prompt]))
     return torch.cat(rows)[:, : model.tokenizer.vocab_size].float()
 
 

@@ -215,7 +215,7 @@ def _misplaced_state(model: Model) -> list[str]:
     """Run a prefill and one step, without the decode loop, and list tensors of the rows that are on a wrong device."""
     placement = model.placement
     rows = new_rows(model, 1, 4)
-    first = rows.fill(slice(0, 1), [[0, 0]])
+    first = rows.prefill(slice(0, 1), [[0, 0]])
     logits = rows.step(first.argmax(-1, keepdim=True), 4)
     parts = [("the logits", logits, placement.logits_device), *rows.parts()]
     return [

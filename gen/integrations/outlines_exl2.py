@@ -69,7 +69,7 @@ class OutlinesExl2:
             prompts = [[token for token, shown in zip(*row, strict=True) if shown] for row in kept]
             made = self.gen_model.new_rows(rows, width + _HEADROOM)
             state = OutlinesState(made, width, self.device, reorders=reorders)
-            logits = state.rows.fill(slice(0, rows), prompts)
+            logits = state.rows.prefill(slice(0, rows), prompts)
         else:
             state.columns = width
             logits = state.rows.step(input_ids[:, -1:].to(self.device), width)

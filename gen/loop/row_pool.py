@@ -261,7 +261,7 @@ class RowPool:
             if rows.lent:
                 rows.give_back()
                 return
-            rows.fill(slice(0, 1), [[0]])
+            rows.prefill(slice(0, 1), [[0]])
         self._idle.token_bytes = token_bytes(rows)
 
     def _check_utmost(self, count: int, length: int) -> None:

@@ -23,7 +23,7 @@ from gen.loop.speculation.costs import Costs
 from gen.loop.speculation.drafts import FORCED, LONGEST, Drafts, look_up
 from gen.loop.speculation.host_drafts import SoFar, drafts_of
 from gen.loop.speculation.settings import MOST, Speculation
-from gen.models.base import Inputs, Model
+from gen.models.base import Model
 from gen.models.checks import new_rows
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
@@ -209,7 +209,9 @@ class RowSet:
         if self.device.type == "cuda":
             self._warm_up(requests)
         inputs = [request.inputs for request in requests] if any(request.inputs for request in requests) else []
-        logits = self._read(firsts, tokens, starts or [0] * len(tokens), inputs)
+        starts = starts or [0] * len(tokens)
+        parts = [read[start:] for read, start in zip(tokens, starts, strict=True)]
+        logits = self.rows.prefill(firsts, parts, starts, inputs=inputs)
         self.filled = True
         self._begin_rows(rows, requests, tokens, weights or [0.0] * len(requests))
         if each > 1:
@@ -245,25 +247,9 @@ class RowSet:
     def save(self, row: int, start: int, end: int) -> Mapping[Hashable, Tensor]:
         return self.rows.save(row, start, end)
 
-    def _read(
-        self, rows: slice, tokens: Sequence[Sequence[int]], starts: Sequence[int], inputs: Sequence[Inputs]
-    ) -> Tensor:
-        """Read the rest of prompts; return the logits (n, vocab_size) after each."""
-        pieces = [read[start:] for read, start in zip(tokens, starts, strict=True)]
-        if len(set(starts)) == 1:
-            return self.rows.fill(rows, pieces, starts[0], inputs)
-        if not self.rows.reads_places:  # recurrent rows, of unlike states
-            each = zip(range(self.count)[rows], pieces, starts, strict=True)
-            return torch.cat([self.rows.fill(slice(row, row + 1), [piece], at) for row, piece, at in each])
-        lasts = [len(piece) - 1 for piece in pieces]
-        places = sorted(set(lasts))
-        logits = self.rows.read(rows, pieces, starts, places)
-        at = to_device(torch.tensor([places.index(last) for last in lasts], device="cpu"), logits.device)
-        return logits.gather(1, at.view(-1, 1, 1).expand(-1, 1, logits.shape[2])).squeeze(1)
-
     def read_part(self, row: int, part: Sequence[int], start: int) -> None:
         """Read a part of a prompt that is not its last one; `start` tokens have been read before."""
-        self.rows.fill(slice(row, row + 1), [part], start)
+        self.rows.prefill(slice(row, row + 1), [part], [start])
 
     def read_told(
         self, row: int, part: Sequence[int], start: int, following: Sequence[int], told: PromptTokens
@@ -272,7 +258,7 @@ class RowSet:
         most = max(1, _LOGITS // self._width)
         for at in range(0, len(part), most):
             piece = part[at : at + most]
-            logits = self.rows.read(slice(row, row + 1), [piece], [start + at], range(len(piece)))
+            logits = self.rows.prefill(slice(row, row + 1), [piece], [start + at], range(len(piece)))
             told.look(logits[0, :, : self._vocabulary], following[at : at + most])
 
     def step(self, count: int, view: int, width: int = 1) -> Callable[[], None]:
@@ -517,7 +503,7 @@ class RowSet:
         places = Places(here, width, drafts.of_rows(len(feed), width))
         made = (generated + 1 + numbers).clamp_(max=self.length - 1)  # how many tokens there are before each place
         before = made.view(-1, 1)
-        logits = rows.step_wide(feed, view).flatten(0, 1)[:, : self._vocabulary]
+        logits = rows.verify(feed, view).flatten(0, 1)[:, : self._vocabulary]
         stages = [stage for stage in self._on_places if stage.key() is not None]
         seen = self._tops.look(logits, changed=bool(stages)) if self._tops.width else None
         looks_back = any(stage.looks_back for stage in stages)
@@ -543,7 +529,7 @@ class RowSet:
         drafts.tokens[here, :width], drafts.logprobs[here, :width] = chosen, logprobs.view(-1, width)
         drafts.squeezed[here, :width] = squeezed.view(-1, width)
         drafts.made[here], drafts.agreed[here] = counts.squeeze(1), counts.squeeze(1) - 1
-        rows.advance(counts.squeeze(1))
+        rows.commit(counts.squeeze(1))
         if self._counts:
             generated.add_(counts).clamp_(max=self.length - 1)
 

@@ -31,7 +31,7 @@ class Rows(ABC):
 
     State is changed in place; the host knows how long each row is, and a step reads nothing from the device.
 
-    You write `fill`, `step`, `reorder`, `copy` and `grow`. Everything else is for rows that can do more.
+    You write `prefill`, `step`, `reorder`, `copy` and `grow`. Everything else is for rows that can do more.
 
     Attributes:
         count: how many rows there are.
@@ -56,18 +56,28 @@ class Rows(ABC):
     saves: bool = False
 
     @abstractmethod
-    def fill(
-        self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
+    def prefill(
+        self,
+        rows: slice,
+        prompts: Sequence[Sequence[int]],
+        starts: Sequence[int] = (),
+        places: Sequence[int] = (),
+        inputs: Sequence[Inputs] = (),
     ) -> Tensor:
-        """Read prompts into rows, in place of what these rows had; the other rows stay as they are.
+        """Read prompts, or parts of prompts, into rows; the other rows stay as they are.
 
         Args:
             rows: one for each prompt, in order.
             prompts: token ids, at least one each.
-            start: how many tokens of each prompt these rows have already; `prompts` are the tokens after those.
+            starts: after how many tokens of its row each prompt comes; what the row had after these is gone. Empty if
+                all come first, as they always do in rows that are read whole and are not `recurrent`. A row must have
+                room for as many more tokens as the longest prompt has.
+            places: the tokens of the prompts, counted from 0 and ascending, after which to give logits, if rows read
+                places; empty for each prompt's last token.
             inputs: the inputs of each prompt's images; empty if no prompt has images.
         Returns:
-            The logits (n, vocab_size) after each prompt, floating, on the logits device. Host sync: none for texts.
+            The logits (n, vocab_size) after each prompt, or (n, len(places), vocab_size) after the places, any values
+            for those past a prompt's end; floating, on the logits device. Host sync: none for texts.
         """
 
     @abstractmethod
@@ -132,23 +142,6 @@ class Rows(ABC):
         """
         return False
 
-    def read(
-        self, rows: slice, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]
-    ) -> Tensor:
-        """Read tokens into rows, if they read places; a row's tokens from its start on are gone.
-
-        Args:
-            rows: one for each piece, in order.
-            pieces: token ids, at least one each.
-            starts: after how many tokens of its row each piece comes; a row must have room for as many more as the
-                longest piece has.
-            places: the tokens of the pieces, counted from 0, after which to give logits; at least one, ascending.
-        Returns:
-            (n, len(places), vocab_size), floating, on the logits device; any values for places past a piece's end. Host
-            sync: none.
-        """
-        raise _cannot(self, "read")
-
     def share(self, source: int, targets: slice, columns: int) -> None:
         """Like `copy`, for columns that the source does not change any more; rows may share their memory."""
         self.copy(source, targets, columns)
@@ -195,7 +188,7 @@ class Rows(ABC):
         """How many tokens a row takes in a step at most."""
         return 1
 
-    def step_wide(self, token_ids: Tensor, view: int) -> Tensor:
+    def verify(self, token_ids: Tensor, view: int) -> Tensor:
         """Read w tokens into each of the first n rows and give the logits after each; no row goes on yet.
 
         Args:
@@ -204,16 +197,16 @@ class Rows(ABC):
         Returns:
             (n, w, vocab_size), floating, on the logits device. Host sync: none.
         """
-        raise _cannot(self, "step_wide")
+        raise _cannot(self, "verify")
 
-    def advance(self, counts: Tensor) -> None:
-        """Let rows go on by the first tokens of the wide step before, and forget the others.
+    def commit(self, counts: Tensor) -> None:
+        """Keep the first tokens that `verify` has read, and forget the others.
 
         Args:
             counts: (n,), int64, on the logits device, 1 to w: how many tokens count in each of the first n rows.
         Host sync: none.
         """
-        raise _cannot(self, "advance")
+        raise _cannot(self, "commit")
 
     # rows some of which may have room for more tokens than the others
 

@@ -247,7 +247,7 @@ class Scorer:
         """Read what each group's row reads; the tokens with which all of them begin are read once."""
         shared = _shared(batch)
         if shared:
-            rows.fill(slice(0, 1), [batch[0].context[:shared]])
+            rows.prefill(slice(0, 1), [batch[0].context[:shared]])
             rows.share(0, slice(1, len(batch)), shared)
         return self._read(rows, 0, [group.piece(shared) for group in batch])
 
@@ -266,14 +266,14 @@ class Scorer:
             starts = [piece.start + begin for begin, piece in zip(begins, pieces[low:high], strict=True)]
             places = [place for place in wanted if place < end]
             here = slice(first + low, first + high)
-            logits = rows.read(here, parts, starts, [place - done for place in places])
+            logits = rows.prefill(here, parts, starts, [place - done for place in places])
             yield self._look(logits, _Wanted.of(pieces[low:high], places))
             done = end
 
     def _read_by_steps(self, rows: Rows, batch: list[_Group]) -> Iterator[_Found]:
         """Read contexts as prompts, and then one token at each step; each group has one pair."""
         pairs = [group.pairs[0] for group in batch]
-        logits = rows.fill(slice(0, len(pairs)), [pair.context for _, pair in pairs])
+        logits = rows.prefill(slice(0, len(pairs)), [pair.context for _, pair in pairs])
         device = logits.device
         for place in range(max(len(pair.continuation) for _, pair in pairs)):
             if place:

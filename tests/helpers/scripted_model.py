@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gen.devices import Placement
-from gen.models.base import Inputs, Model, Rows
+from gen.models.base import Model, Rows
 from gen.models.idle_rows import Idle
 from gen.tokens.tokenizers import Tokenizer
 from tests.helpers.tokenizers import EOS, byte_tokenizer
@@ -48,10 +48,10 @@ class ScriptedRows(Rows):
         self._scripts: list[list[int]] = [[EOS] for _ in range(count)]
         self._said = [0] * count
 
-    def fill(
-        self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
+    def prefill(
+        self, rows: slice, prompts: Sequence[Sequence[int]], starts: Sequence[int] = (), *_: object, **__: object
     ) -> Tensor:
-        for row, prompt in zip(range(self.count)[rows], prompts, strict=True):
+        for row, prompt, start in zip(range(self.count)[rows], prompts, starts or [0] * len(prompts), strict=True):
             self._read[row] = [*self._read[row][:start], *prompt]
             self._scripts[row] = self._model.script(self._read[row])
             self._said[row] = 0

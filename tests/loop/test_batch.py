@@ -21,7 +21,6 @@ from gen.loop.run_all import run_all
 from gen.loop.runner import Runner
 from gen.loop.slots import view_bucket
 from gen.loop.speculation.widths import Widths
-from gen.models.base import Inputs
 from gen.models.transformers.rows import TransformersRows
 from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
@@ -59,16 +58,14 @@ class LoggedRows(ScriptedRows):
         self.refillable, self.whole_prompts = model.refillable, model.whole_prompts
         self._logged = model
 
-    def fill(
-        self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
-    ) -> Tensor:
+    def prefill(self, rows: slice, prompts: Sequence[Sequence[int]], *more: Any, **others: Any) -> Tensor:
         if len(prompts) > self._logged.most:
             raise torch.OutOfMemoryError("planted")
         if any(ord("!") in prompt for prompt in prompts):
             raise ValueError("it has a !")
         given = [(row, [*prompt]) for row, prompt in zip(range(self.count)[rows], prompts, strict=True)]
         self._logged.log.append(("fill", given))
-        return super().fill(rows, prompts, start, inputs)
+        return super().prefill(rows, prompts, *more, **others)
 
     def step(self, token_ids: Tensor, view: int) -> Tensor:
         if len(token_ids) > self._logged.most:
@@ -414,9 +411,9 @@ def test_texts_are_the_same_wherever_memory_ran_out(
     monkeypatch.setattr(runner, "together", lambda jobs: sorted(jobs, key=lambda job: job.request.limit))
     llama.release()
     expected = told(gen.generate(llama, PROMPTS, **arguments))
-    steps = [("step_wide" if wide else "step", call) for call in (0, 3, 4 if wide else 11)]
+    steps = [("verify" if wide else "step", call) for call in (0, 3, 4 if wide else 11)]
     copies = [("copy", call) for call in (0, 1)]
-    for method, call in [("fill", 0), *steps, *copies, ("grow", 0)]:
+    for method, call in [("prefill", 0), *steps, *copies, ("grow", 0)]:
         planted = OutOfMemory(getattr(TransformersRows, method), 5, call)
         with monkeypatch.context() as patch:
             patch.setattr(TransformersRows, method, planted.of())

@@ -95,9 +95,9 @@ def test_prompts_are_read_together_where_the_last_ones_came_apart_and_else_nobod
     class Counted(GatedModel):
         def new_rows(self, count: int, length: int) -> GatedRows:
             class Rows(GatedRows):
-                def fill(self, rows: slice, *arguments: Any) -> Any:
+                def prefill(self, rows: slice, *arguments: Any, **others: Any) -> Any:
                     fills.append(rows.stop - rows.start)
-                    return super().fill(rows, *arguments)
+                    return super().prefill(rows, *arguments, **others)
 
             return Rows(self, count, length)
 

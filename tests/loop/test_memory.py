@@ -44,9 +44,9 @@ class Measured(ScriptedModel):
                 model.room.append(self.count * length)
                 super().grow(length)
 
-            def fill(self, rows: slice, prompts: Sequence[Sequence[int]], *args: Any) -> torch.Tensor:
+            def prefill(self, rows: slice, prompts: Sequence[Sequence[int]], *args: Any, **others: Any) -> torch.Tensor:
                 assert max(map(len, prompts)) < self.length
-                return super().fill(rows, prompts, *args)
+                return super().prefill(rows, prompts, *args, **others)
 
         assert count > 0 and length > 0
         self.room.append(count * length)

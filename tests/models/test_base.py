@@ -53,7 +53,7 @@ def test_what_is_not_overridden_says_so_instead_of_doing_something_else() -> Non
     rows = model.new_rows(1, 8)
     assert not (rows.reads_places or rows.recurrent or rows.saves or rows.parts_rows or rows.lent or model.parts_rows)
     assert rows.widest == 1 and not model.goes_wide and model.check() is model.version(None) is model.weights() is None
-    for call in (lambda: rows.save(0, 0, 1), lambda: rows.step_wide(torch.zeros(1, 2), 8), lambda: rows.lay_out(8, {})):
+    for call in (lambda: rows.save(0, 0, 1), lambda: rows.verify(torch.zeros(1, 2), 8), lambda: rows.lay_out(8, {})):
         with pytest.raises(NotImplementedError, match="ScriptedRows has no"):
             call()
     with pytest.raises(gen.ModelError, match="exact=True is not possible with ScriptedModel"):

@@ -117,7 +117,7 @@ def test_each_layers_cache_is_on_its_device(two_gpus: None) -> None:
     model = gen.from_transformers(split(tiny_model("llama"), "llama"), byte_tokenizer())
     with torch.inference_mode():
         rows = model.new_rows(2, 8)
-        rows.fill(slice(0, 2), [[1, 2], [3]])
+        rows.prefill(slice(0, 2), [[1, 2], [3]])
         parts = [(what, tensor.device, device) for what, tensor, device in rows.parts()]
     assert all(found == wanted for _, found, wanted in parts)
     assert {device for what, device, _ in parts if "cache" in what} == {GPU0, GPU1}

@@ -183,13 +183,13 @@ def test_a_part_made_again_by_a_fresh_worker_in_another_order_is_equal(
     before = [part.read_bytes() for part in report.parts]
     manifest, digest = read_manifest(out)
     worker = Worker(manifest.settings, "cpu", threads=1)
-    wide, step_wide = [], TransformersRows.step_wide
+    wide, verify = [], TransformersRows.verify
 
     def noted(rows: TransformersRows, token_ids: Tensor, view: int) -> Tensor:
         wide.append(token_ids.shape[1])
-        return step_wide(rows, token_ids, view)
+        return verify(rows, token_ids, view)
 
-    monkeypatch.setattr(TransformersRows, "step_wide", noted)
+    monkeypatch.setattr(TransformersRows, "verify", noted)
     monkeypatch.setattr(Costs, "learn", None)  # no clock decides
     for number in reversed(range(len(report.parts))):
         part_path(out, number).unlink()

@@ -57,7 +57,7 @@ def adapter(shape: str, device: torch.device) -> TransformersModel:
 def probe(model: TransformersModel, new_tokens: int) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
     """Prompts and decode steps by themselves: each one's logits, and every tensor that the rows keep after it."""
     rows = model.new_rows(len(PROMPTS), LENGTH)
-    logits = rows.fill(slice(0, len(PROMPTS)), PROMPTS)
+    logits = rows.prefill(slice(0, len(PROMPTS)), PROMPTS)
     for step in range(new_tokens):
         if step:
             logits = rows.step(logits.argmax(-1, keepdim=True), LENGTH)

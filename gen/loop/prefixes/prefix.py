@@ -121,7 +121,7 @@ def _kept(model: Model, tree: PrefixTree, token_ids: Sequence[int], salt: str | 
             load(rows, 0, kept, count)
             part = len(token_ids) if rows.whole_prompts else WHOLE
             for start in range(count, len(token_ids), part):
-                rows.fill(slice(0, 1), [token_ids[start : start + part]], start)
+                rows.prefill(slice(0, 1), [token_ids[start : start + part]], [start])
             size, era = tree.add(
                 token_ids,
                 version,

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gen.devices import Placement, describe, to_device
 from gen.errors import ArgumentError, DeviceError, ModelError, show_path
-from gen.models.base import Inputs, Model, Rows
+from gen.models.base import Model, Rows
 from gen.models.checkpoints import read_json
 from gen.models.exllama.shared import Checkpoint, Turns, errors_of, import_exllama, tensors_in
 from gen.models.idle_rows import Idle
@@ -168,10 +168,8 @@ class Exllamav2Rows(Rows):
         self._masks: dict[torch.device, Tensor] = {}  # on each device of layers, where there is padding
         self._offsets: dict[torch.device, Tensor] = {}
 
-    def fill(
-        self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
-    ) -> Tensor:
-        """See `gen.models.base.Rows.fill`; all rows are filled at once.
+    def prefill(self, rows: slice, prompts: Sequence[Sequence[int]], *_: object, **__: object) -> Tensor:
+        """See `gen.models.base.Rows.prefill`; all rows are filled at once.
 
         exllamav2 reads prompts in pieces of 2048 tokens x max_batch_size.
 

@@ -164,24 +164,21 @@ class Exllamav3Rows(Rows):
         self._lengths = torch.zeros(count, dtype=torch.int32, device=model.placement.logits_device)
         self._borrow(length)
 
-    def fill(
-        self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
+    def prefill(
+        self,
+        rows: slice,
+        prompts: Sequence[Sequence[int]],
+        starts: Sequence[int] = (),
+        places: Sequence[int] = (),
+        inputs: Sequence[Inputs] = (),
     ) -> Tensor:
-        """See `gen.models.base.Rows.fill`. Host sync: none."""
-        each = zip(range(self.count)[rows], prompts, strict=True)
-        return torch.cat([self._read(row, prompt, start, [len(prompt) - 1]) for row, prompt in each])
-
-    def read(
-        self, rows: slice, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]
-    ) -> Tensor:
-        """See `gen.models.base.Rows.read`."""
-        each = zip(range(self.count)[rows], pieces, starts, strict=True)
-        return torch.stack(
-            [
-                self._read(row, piece, start, [min(place, len(piece) - 1) for place in places])
-                for row, piece, start in each
-            ]
-        )
+        """See `gen.models.base.Rows.prefill`. Host sync: none."""
+        each = zip(range(self.count)[rows], prompts, starts or [0] * len(prompts), strict=True)
+        read = [
+            self._read(row, prompt, start, [min(place, len(prompt) - 1) for place in places] or [len(prompt) - 1])
+            for row, prompt, start in each
+        ]
+        return torch.stack(read) if places else torch.cat(read)
 
     def step(self, token_ids: Tensor, view: int) -> Tensor:
         """See `gen.models.base.Rows.step`."""

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from gen.arguments import read_token_ids, read_whole
 from gen.devices import Placement, current, describe, resolve_device, to_device
 from gen.errors import ArgumentError, ModelError, show_path
-from gen.models.base import Inputs, Model, Rows
+from gen.models.base import Model, Rows
 from gen.models.checkpoints import find_path
 from gen.models.checks import check_hf_tokenizer, kind_of
 from gen.models.exported.program_inputs import ProgramInputs
@@ -187,10 +187,8 @@ class ExportedRows(Rows):
         self._token_ids = torch.zeros((count, length), dtype=torch.int64, device=device)  # padded on the right
         self._lengths = torch.ones(count, dtype=torch.int64, device=device)
 
-    def fill(
-        self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
-    ) -> Tensor:
-        """See `gen.models.base.Rows.fill`."""
+    def prefill(self, rows: slice, prompts: Sequence[Sequence[int]], *_: object, **__: object) -> Tensor:
+        """See `gen.models.base.Rows.prefill`."""
         width = max(map(len, prompts))
         token_ids = torch.zeros((len(prompts), width), dtype=torch.int64, device="cpu")
         for row, prompt in enumerate(prompts):

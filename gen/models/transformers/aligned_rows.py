@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gen.devices import to_device
-from gen.models.base import Inputs, Rows
+from gen.models.base import Rows
 
 if TYPE_CHECKING:
     from gen.models.transformers.model import TransformersModel
@@ -20,14 +20,12 @@ class AlignedRows(Rows):
         self.count, self.length = count, length
         self._model = model
         device = model.placement.input_device
-        self._cache: Any = None  # made by `fill`
+        self._cache: Any = None  # made by `prefill`
         self._mask = torch.zeros((0, 0), dtype=torch.bool, device=device)  # (rows, columns)
         self._position = torch.zeros((0, 1), dtype=torch.int64, device=device)
 
-    def fill(
-        self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
-    ) -> Tensor:
-        """See `gen.models.base.Rows.fill`; all rows are filled at once, the rows of each prompt side by side."""
+    def prefill(self, rows: slice, prompts: Sequence[Sequence[int]], *_: object, **__: object) -> Tensor:
+        """See `gen.models.base.Rows.prefill`; all rows are filled at once, the rows of each prompt side by side."""
         from transformers.cache_utils import DynamicCache
 
         device, width = self._mask.device, max(map(len, prompts))

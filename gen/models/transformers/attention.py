@@ -96,6 +96,10 @@ class PromptAttention:
     def __init__(self, start: int | None, use: Use) -> None:
         self.start, self.marks = start, Marks(use)
 
+    def beside(self, apart: Apart) -> "PromptAttention":
+        """The same: a prompt's row with memory of its own is read alone, and its keys are this memory's."""
+        return self
+
     def __call__(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None) -> Tensor:
         if self.start is not None and query.device.type == "cpu":
             return attend_blocks(query, keys, values, mask, self.start, scale)

@@ -96,7 +96,7 @@ def _try(model: "TransformersModel") -> tuple[int, str]:
             )
         least = max(least, found)
     rows, heads = model.new_rows(1, 32), int(model.decoder_config.num_attention_heads)
-    rows.fill(slice(0, 1), [[0]])
+    rows.prefill(slice(0, 1), [[0]])
     for key_heads, width in {(keys.shape[1], keys.shape[3]) for name, keys, _ in rows.parts() if "keys" in name}:
         if heads % key_heads or not attention_agrees(heads, key_heads, width, model.placement.dtype):
             return least, f"its attention, {heads} heads over {key_heads} of {width} numbers, depends on the batch"
@@ -137,7 +137,7 @@ def _attention(model: "TransformersModel") -> str:
     rows = model.new_rows(1, 64)
     if rows.whole_prompts:
         return "it has recurrent layers"
-    rows.fill(slice(0, 1), [[0, 0, 0]])
+    rows.prefill(slice(0, 1), [[0, 0, 0]])
     rows.step(torch.zeros((1, 1), dtype=torch.int64), 64)
     layers = sum("keys" in name for name, _, _ in rows.parts())
     found, told = use.own, model.told_attention

@@ -1,6 +1,7 @@
-"""What a layer keeps of all rows, and where a step writes: only tensors, no class of transformers' cache."""
+"""What a layer keeps of all rows, and where a forward writes: only tensors, no class of transformers' cache."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -34,42 +35,33 @@ class LayerState:
         self._zeros: dict[str, Tensor] = {}
         self.summaries: dict[tuple[str, int], Tensor] = {}
 
-    def write_prompt(
-        self, name: str, rows: slice, start: int, states: Tensor, view: int | None = None, used: int | None = None
-    ) -> Tensor:
-        """Put a prompt's states (n, ..., tokens, width) into rows, from column `start` on; returns the first columns.
+    def write(self, name: str, place: "Place", states: Tensor) -> Tensor:
+        """Put the states (n, ..., tokens, width) of a forward into its rows; returns the columns that it attends to.
 
-        What the rows had before is zeroed: a NaN would stay a NaN even where the mask gives it no weight.
-
-        Args:
-            view: how many columns to return; None for those up to the prompt's end. Padding for which there is no
-                column is dropped.
-            used: how many of the rows' columns may have been written; None for all.
+        What rows had after a prompt is zeroed: a NaN would stay a NaN even where the mask gives it no weight. Padding
+        for which there is no column is dropped.
         """
-        kept = self._of(name, rows, states[0])
-        end = min(start + states.shape[-2], kept.shape[-2])
-        kept[..., start:end, :] = states[..., : end - start, :]
-        if used is None or used > end:
-            kept[..., end:used, :] = 0
-        if view is None:
-            return kept[..., :end, :] if start else states
-        return kept[..., :view, :]
-
-    def write_pieces(self, name: str, pieces: "Pieces", states: Tensor) -> Tensor:
-        """Put the states (n, ..., tokens, width) of pieces into their rows; returns the rows' columns so far."""
-        kept = self._of(name, pieces.rows, states[0])[..., : pieces.end, :]
-        heads = kept.dim() == 4
-        kept.masked_fill_(pieces.gone.unsqueeze(1) if heads else pieces.gone, 0)
-        if heads:
-            kept[pieces.row, :, pieces.columns] = states.transpose(1, 2)
-        else:
-            kept[pieces.row, pieces.columns] = states
-        return kept
+        kept = self.columns[name] if place.steps else self._of(name, place.rows, states[0])
+        if place.columns is None:
+            end = min(place.start + states.shape[-2], kept.shape[-2])
+            kept[..., place.start : end, :] = states[..., : end - place.start, :]
+            kept[..., end : place.used, :] = 0
+            return states if place.view is None else kept[..., : place.view, :]
+        heads, (row, column, own, lost) = kept.dim() == 4, place.columns
+        if lost is not None:
+            kept[..., : place.view, :].masked_fill_(lost.unsqueeze(1) if heads else lost, 0)
+        given = states.transpose(1, 2) if heads else states
+        kept[(row, slice(None), column) if heads else (row, column)] = given
+        for number, its in self._apart_in(place, name):
+            its[0].index_copy_(-2, own[number], states[number])
+        return kept[: len(states), ..., : place.view, :]
 
     def load(self, name: str, row: int, start: int, states: Tensor) -> None:
-        """Put saved states (..., tokens, width) into a row, from column `start` on; a prompt must write the columns
-        after them."""
-        self._of(name, slice(row, row + 1), states)[0][..., start : start + states.shape[-2], :] = states
+        """Put saved states (..., tokens, width) into a row, from column `start` on; the first ones clear the row."""
+        kept = self._of(name, slice(row, row + 1), states)[0]
+        kept[..., start : start + states.shape[-2], :] = states
+        if not start:
+            kept[..., states.shape[-2] :, :] = 0
 
     def write_summaries(self, rows: slice, layer: "LinearAttentionCacheLayerMixin") -> None:
         """Put the recurrent states of a prompt's layer into rows."""
@@ -86,33 +78,22 @@ class LayerState:
             self.summaries[kind, number] = kept
         kept[rows] = state
 
-    def write_step(self, name: str, place: "Place", states: Tensor) -> Tensor:
-        """Put states (n, ..., tokens, width) into the first n rows; returns the columns that these attend to."""
-        kept = self.columns[name]
-        heads = kept.dim() == 4
-        if place.width > 1:
-            row, given = place.row.unsqueeze(1), states.transpose(1, 2) if heads else states
-        else:
-            row, given = place.row, states.squeeze(-2)
-        kept[(row, slice(None), place.column) if heads else (row, place.column)] = given
-        for number, own in self.apart.get(name, {}).items():
-            if number < len(states):
-                own[0].index_copy_(-2, place.own_column[number].view(-1), states[number])
-        return kept[: len(states), ..., : place.view, :]
-
-    def forget(self, place: "Place", column: Tensor, own_column: Tensor) -> None:
-        """Zero columns (n, tokens) of the first rows: a NaN there would stay a NaN even where the mask hides it."""
-        row, count = place.row.unsqueeze(1), len(place.row)
+    def roll_back(self, place: "Place", columns: "Columns") -> None:
+        """Zero columns of a step's rows: a NaN there would stay a NaN even where the mask hides it."""
+        row, column, own, _ = columns
         for name, kept in self.columns.items():
             kept[(row, slice(None), column) if kept.dim() == 4 else (row, column)] = self._zeros[name]
-            for number, own in self.apart.get(name, {}).items():
-                if number < count:
-                    own[0].index_fill_(-2, own_column[number], 0)
+            for number, its in self._apart_in(place, name):
+                its[0].index_fill_(-2, own[number], 0)
 
-    def read_apart(self, count: int) -> Apart:
-        """The keys and values of the first `count` rows, as far as these have memory of their own."""
-        keys, values = (self.apart.get(name, {}) for name in ("keys", "values"))
-        return tuple((row, keys[row], values[row]) for row in keys if row < count)
+    def apart_in(self, place: "Place") -> Apart:
+        """The keys and values of a step's rows, as far as these have memory of their own."""
+        values = self.apart.get("values", {})
+        return tuple((row, keys, values[row]) for row, keys in self._apart_in(place, "keys"))
+
+    def _apart_in(self, place: "Place", name: str) -> list[tuple[int, Tensor]]:
+        apart = self.apart.get(name, {}) if place.steps else {}
+        return [(row, own) for row, own in apart.items() if row < place.rows.stop]
 
     def copy(self, source: int, targets: slice, view: int) -> None:
         """Make rows equal to another one, whose first `view` columns count; the other columns become zero."""
@@ -214,36 +195,56 @@ def _resized(columns: Tensor, length: int) -> Tensor:
     return made
 
 
-class Place:
-    """Where a step writes and what it attends to, on one device.
-
-    Attributes:
-        row: (n,), int64: 0 to n - 1.
-        column: (n,), or (n, width) for several tokens, int64: each row's next columns, for rows without memory of their
-            own.
-        own_column: the same for all rows.
-        view: how many columns the step attends to.
-        width: how many tokens each row reads.
-    """
-
-    def __init__(self, row: Tensor, column: Tensor, own_column: Tensor, view: int, width: int = 1) -> None:
-        self.row, self.column, self.own_column, self.view, self.width = row, column, own_column, view, width
-
-
-class Pieces:
-    """Where the tokens of pieces go, in each row after columns of its own, on one device.
-
-    Args:
-        rows: which rows.
-        columns: (n, tokens), int64, on the device: the column of each token.
-        end: one more than the last column.
+class Columns(NamedTuple):
+    """The columns of new tokens, which differ from row to row.
 
     Attributes:
         row: (n, 1), int64: 0 to n - 1.
-        gone: (n, end, 1), bool: the columns that the rows lose, from each row's first new one on.
+        column: (n, width), int64: of each token, in a row without memory of its own.
+        own: (n, width), int64: of each token, in a row of a step that has.
+        lost: (n, view, 1), bool: what the rows of prompts lose, from each one's first new column on; None for a step.
     """
 
-    def __init__(self, rows: slice, columns: Tensor, end: int) -> None:
-        self.rows, self.columns, self.end = rows, columns, end
-        self.row = torch.arange(len(columns), device=columns.device).unsqueeze(1)
-        self.gone = (torch.arange(end, device=columns.device) >= columns[:, :1]).unsqueeze(2)
+    row: Tensor
+    column: Tensor
+    own: Tensor
+    lost: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Place:
+    """Where a forward writes the new tokens of its rows, and which columns they attend to, on one device.
+
+    Attributes:
+        rows: which rows; those of a step are the first ones.
+        width: how many tokens each row reads.
+        view: how many columns the tokens attend to; None for those of the forward alone.
+        start: the column of the first token of prompts that all have the same one, and are copied as a block.
+        used: how many columns of the rows of such prompts may have been written; None for all.
+        columns: where tokens go that are not such prompts'; None for these.
+    """
+
+    rows: slice
+    width: int
+    view: int | None
+    start: int = 0
+    used: int | None = None
+    columns: Columns | None = None
+
+    @property
+    def steps(self) -> bool:
+        """Whether it is the place of a step."""
+        return self.columns is not None and self.columns.lost is None
+
+    @property
+    def before(self) -> int:
+        """How many tokens come before the new ones, for transformers' masks, which gen replaces where this is no
+        number that the host knows."""
+        return self.start if self.columns is None else (self.view or 0) - self.width
+
+    def on(self, device: torch.device) -> "Place":
+        """The same on another device."""
+        if self.columns is None or self.columns.row.device == device:
+            return self
+        moved: list[Any] = [one if one is None else one.to(device, non_blocking=True) for one in self.columns]
+        return replace(self, columns=Columns(*moved))

@@ -198,20 +198,17 @@ class TransformersModel(Model):
 
         return (AlignedRows if self.pads_left else TransformersRows)(self, count, length)
 
-    def prompt_inputs(
-        self, token_ids: Tensor, start: int, inputs: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The positions of prompts, and further inputs of the model's forward on their devices.
+    def prompt_inputs(self, token_ids: Tensor, inputs: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The positions of prompts, from 0, and further inputs of the model's forward on their devices.
 
         Args:
             token_ids: (rows, width), int64, on the CPU.
-            start: the position of the first of them.
             inputs: the inputs of the images of the one prompt, if it has any.
         Returns:
             (rows, width), or (axes, rows, width) if a position has several axes; int64, on the CPU.
         """
         rows, width = token_ids.shape
-        return torch.arange(start, start + width, device="cpu").expand(rows, -1), {}
+        return torch.arange(width, device="cpu").expand(rows, -1), {}
 
     def forward(self, token_ids: Tensor, positions: Tensor, mask: "Mask", cache: "Cache") -> Tensor:
         """The logits (rows, vocab_size) after the last of token_ids (rows, n)."""

@@ -153,15 +153,15 @@ def _wide_logits(
     """
     length = max(map(len, prompts)) + 3 * _WIDE
     rows = model.new_rows(len(prompts), length)
-    rows.fill(slice(0, len(prompts)), prompts)
+    rows.prefill(slice(0, len(prompts)), prompts)
     found: list[tuple[int, int, Tensor]] = []
     feeds = [[new + [prompt[0]] * (_WIDE - STEPS) for prompt, new in zip(prompts, continuations, strict=True)]]
     feeds.append([[new[0], *([prompt[0]] * (_WIDE - 1))] for prompt, new in zip(prompts, continuations, strict=True)])
     feeds[1][1] = feeds[0][1]
     for feed, right in zip(feeds, ((2, 2), (1, 2)), strict=True):
-        logits = rows.step_wide(to_device(torch.tensor(feed, device="cpu"), model.placement.logits_device), length)
+        logits = rows.verify(to_device(torch.tensor(feed, device="cpu"), model.placement.logits_device), length)
         found += [(row, place + 1, logits[row, place].cpu()) for row in range(2) for place in range(right[row])]
-    rows.advance(to_device(torch.tensor([1, 2], device="cpu"), model.placement.logits_device))
+    rows.commit(to_device(torch.tensor([1, 2], device="cpu"), model.placement.logits_device))
     newest = [[continuations[0][1]], [continuations[1][1]]]
     logits = rows.step(to_device(torch.tensor(newest, device="cpu"), model.placement.logits_device), length)
     return [*found, (0, 2, logits[0].cpu())]
@@ -240,7 +240,7 @@ def _logits_of_gen(
     """(prompt, new tokens, logits (vocab,)) for each row after the prompts, after each step, and of a row refilled."""
     longest = max(len(prompt) + len(new) for prompt, new in zip(prompts, continuations, strict=True)) + 1
     rows = model.new_rows(len(prompts) + 1, longest)
-    logits = rows.fill(slice(0, len(prompts)), prompts)
+    logits = rows.prefill(slice(0, len(prompts)), prompts)
     told = list(range(len(prompts)))  # which prompt each row has
     found = [(prompt, 0, one.cpu()) for prompt, one in zip(told, logits, strict=True)]
     for step in range(len(continuations[0])):
@@ -253,7 +253,7 @@ def _logits_of_gen(
         logits = rows.step(token_ids, longest)
         found += [(prompt, step + 1, one.cpu()) for prompt, one in zip(told, logits, strict=True)]
     if rows.refillable:
-        found.append((0, 0, rows.fill(slice(1, 2), prompts[:1])[0].cpu()))
+        found.append((0, 0, rows.prefill(slice(1, 2), prompts[:1])[0].cpu()))
     return found
 
 

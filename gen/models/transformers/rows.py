@@ -1,6 +1,7 @@
 """The sequences of a batch in a transformers model: prompts are read into rows, and steps go on from them."""
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, cast
 
@@ -12,8 +13,8 @@ from gen.attention.prompts import whole_blocks
 from gen.devices import to_device
 from gen.models.base import Inputs, Rows
 from gen.models.transformers.attention import Marks, PromptAttention, StepAttention
-from gen.models.transformers.cache import check_layers, pieces_cache, prompt_cache, step_cache
-from gen.models.transformers.layer_state import LayerState, Pieces, Place, Side, side_by_side
+from gen.models.transformers.cache import cache_of, check_layers
+from gen.models.transformers.layer_state import Columns, LayerState, Place, Side, side_by_side
 from gen.models.transformers.masks import Masks
 from gen.models.transformers.wrappers import innermost
 
@@ -32,14 +33,15 @@ _LOGITS = 2**25  # the most numbers in the logits of prompts that are read toget
 class TransformersRows(Rows):
     """Rows of a static cache, each at its own column; see `gen.models.base.Rows`.
 
-    State, changed in place: each layer's keys and values, where the layer is; `columns`, (count,) int64 on every device
-    that has a layer: where each row's next token is written; `positions`, (count, 1) int64 on the embedding's device:
-    the next token's position, which images can make different from its column. A row may have memory of its own, so
-    that the others need not have room for as many tokens.
+    State, changed in place: each layer's keys and values, where the layer is; and on the embedding's device `columns`,
+    (count,) int64: where each row's next token is written; `positions`, (count, 1) int64: the next token's position,
+    which images can make different from its column. A row may have memory of its own, so that the others need not have
+    room for as many tokens.
     """
 
     refillable = saves = True
     counter: Tensor
+    _column: Tensor
 
     def __init__(self, model: "TransformersModel", count: int, length: int) -> None:
         from transformers.cache_utils import LinearAttentionCacheLayerMixin, StaticCache
@@ -53,24 +55,16 @@ class TransformersRows(Rows):
         device = model.placement.input_device
         placed = model.placement.layer_devices
         self._devices = placed if len(placed) == len(self._layers) else (device,) * len(self._layers)
-        own, *others = dict.fromkeys((device, *self._devices))
-        self._counts = torch.zeros((3, count), dtype=torch.int64, device=own)  # one launch counts them all
-        column, position, counter = self._counts
+        self._counts = torch.zeros((3, count), dtype=torch.int64, device=device)  # one launch counts them all
+        self._column, position, counter = self._counts
         self._position, self.counter = position.unsqueeze(1), counter.unsqueeze(1)
-        self._column = {own: column} | {on: torch.zeros(count, dtype=torch.int64, device=on) for on in others}
-        self._row, self._shared_column = (
-            {on: make(count, dtype=torch.int64, device=on) for on in self._column}
-            for make in (torch.arange, torch.zeros)
-        )
+        self._row = torch.arange(count, device=device).unsqueeze(1)
         self._rooms: Mapping[int, int] = {}  # of rows that have memory of their own: how many tokens
         self._shared = length
         self._bound()
         self._all_columns = torch.arange(whole(length), device=device)
         self._masks = Masks(model.decoder_config, flat=model.takes_flat_masks, dtype=model.placement.dtype)
-        self._read_to: dict[int, tuple[int, int]] = {}  # of rows: their prompts' ends, without and with padding
-        self._caches: dict[tuple[int, int], Cache] = {}
         self._sides: list[Side] = []  # all that layers keep; filled when rows first go on from others
-        self._wide: dict[tuple[int, int, int], tuple[Place, Cache]] = {}
         device_map = getattr(innermost(model.hf_model), "hf_device_map", {})
         self._spread = len(model.placement.devices) > 1 or len({*device_map.values()}) > 1
         self.replayable = not self._spread  # a graph is for one device
@@ -79,21 +73,26 @@ class TransformersRows(Rows):
         self._pads = self._use is not None and not self.whole_prompts
         self._in_blocks = self._pads and not self._spread and not self._masks.flat and device.type == "cpu"
 
-    def fill(
-        self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
+    def prefill(
+        self,
+        rows: slice,
+        prompts: Sequence[Sequence[int]],
+        starts: Sequence[int] = (),
+        places: Sequence[int] = (),
+        inputs: Sequence[Inputs] = (),
     ) -> Tensor:
-        """See `gen.models.base.Rows.fill`."""
-        targets = range(self.count)[rows]
+        """See `gen.models.base.Rows.prefill`."""
+        targets, starts = range(self.count)[rows], starts or [0] * len(prompts)
         inputs = inputs or [{}] * len(prompts)
-        one_by_one = bool(start) and self.whole_prompts and not self._model.reads_on
         logits = []
-        for run in self._runs(prompts, inputs, targets):
+        for run in self._runs(prompts, starts, inputs, targets):
             here, those = _slice(targets[run]), prompts[run]
-            if one_by_one:  # all are of one length, as in any such run
-                for at, token_ids in enumerate(zip(*those, strict=True)):
-                    made = self._read(here, [*zip(token_ids)], start + at, {})
+            if starts[run.start] and self.whole_prompts and not self._model.reads_on:
+                # token by token; all are of one length, as in any such run
+                for at, token_ids in enumerate(zip(*those, strict=True), starts[run.start]):
+                    made = self._read(here, [*zip(token_ids)], [at] * len(those), (), {})
             else:
-                made = self._read(here, those, start, inputs[run.start])
+                made = self._read(here, those, starts[run], places, inputs[run.start])
             logits.append(made)
         return torch.cat(logits) if len(logits) > 1 else logits[0]
 
@@ -101,41 +100,6 @@ class TransformersRows(Rows):
     def reads_places(self) -> bool:
         """See `gen.models.base.Rows.reads_places`."""
         return not self.whole_prompts
-
-    def read(
-        self, rows: slice, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]
-    ) -> Tensor:
-        """See `gen.models.base.Rows.read`."""
-        one_line = self._model.takes_flat_masks and len(set(starts)) > 1  # one mask for all tokens of a row
-        apart = len(pieces) > 1 and not self._rooms.keys().isdisjoint(range(self.count)[rows])
-        if one_line or apart:
-            each = zip(range(self.count)[rows], pieces, starts, strict=True)
-            return torch.cat([self.read(slice(row, row + 1), [piece], [at], places) for row, piece, at in each])
-        model, device, width = self._model, self._position.device, max(map(len, pieces))
-        token_ids = _side_by_side(pieces, width)
-        begin, end = torch.tensor(starts, device="cpu").unsqueeze(1), max(starts) + width
-        columns = to_device(begin + torch.arange(width, device="cpu"), device)
-        attention = PromptAttention(None, self._use) if self._use is not None and any(starts) else None
-        if len(set(starts)) == 1:
-            cache = prompt_cache(self._layers, self._states, rows, starts[0], attention=attention)
-        else:
-            placed = {on: Pieces(rows, columns.to(on, non_blocking=True), end) for on in self._column}
-            cache = pieces_cache(self._layers, self._states, [placed[on] for on in self._devices], attention)
-        mask = self._masks.of(columns, self._all_columns[:end]) if any(starts) else None
-        positions = (model.prompt_inputs(token_ids, 0, {})[0] + begin).clamp(max=model.context_length - 1)
-        within = torch.tensor(places, device="cpu").clamp(max=width - 1)
-        keep: int | Tensor = to_device(within, device)
-        if self._spread:
-            keep, within = width - min(places[0], width - 1), within - min(places[0], width - 1)
-        logits = model.forward_all(
-            to_device(token_ids, device), to_device(positions, device), mask, cache, {}, logits_to_keep=keep
-        )
-        if attention is not None:
-            attention.marks.end()
-        if self._spread or not model.takes("logits_to_keep"):
-            logits = logits.index_select(1, to_device(within, logits.device))
-        self._set_next(rows, torch.tensor([*map(len, pieces)], device="cpu") + begin.squeeze(1))
-        return logits
 
     def look_at(self, lengths: Sequence[int]) -> None:
         """See `gen.models.base.Rows.look_at`; on CUDA all rows attend to all columns of a step."""
@@ -151,18 +115,10 @@ class TransformersRows(Rows):
 
     def step(self, token_ids: Tensor, view: int) -> Tensor:
         """See `gen.models.base.Rows.step`."""
-        count, view = len(token_ids), min(whole(view), len(self._all_columns))
-        device = self._position.device
-        column, position = self._column[device][:count], self._position[:count]
-        mask = self._masks.of(column.unsqueeze(1), self._all_columns[:view])
-        token_ids = token_ids.to(device, non_blocking=True)
-        if self._rooms:
-            for on, own in self._column.items():
-                self._shared_column[on][:count].copy_(own[:count]).clamp_(max=self._shared - 1)
-        logits = self._forward(token_ids, position, mask, self._cache(count, view), 1)[:, -1]
+        count = len(token_ids)
+        columns, position = self._column[:count].unsqueeze(1), self._position[:count]
+        logits = self._forward(token_ids, columns, position, view)[:, -1]
         self._counts[:, :count].add_(1).clamp_(max=self._most[:, :count])
-        for own, last in self._columns_elsewhere():
-            own[:count].add_(1).clamp_(max=last[:count])
         return logits
 
     @property
@@ -171,22 +127,28 @@ class TransformersRows(Rows):
         wide = self._model.goes_wide and not (self.whole_prompts or self._masks.flat or self._spread)
         return WIDEST if wide else 1
 
-    def step_wide(self, token_ids: Tensor, view: int) -> Tensor:
-        """See `gen.models.base.Rows.step_wide`."""
-        (count, width), view = token_ids.shape, min(whole(view), len(self._all_columns))
-        place, cache = self._wide_cache(count, view, width)
-        place.column, place.own_column = self._next_columns(count, width)
-        mask = self._masks.of(place.own_column, self._all_columns[:view])
+    def verify(self, token_ids: Tensor, view: int) -> Tensor:
+        """See `gen.models.base.Rows.verify`."""
+        count, width = token_ids.shape
         positions = (self._position[:count] + self._all_columns[:width]).clamp_(max=self._model.context_length - 1)
-        self._place = place
-        token_ids = token_ids.to(self._position.device, non_blocking=True)
-        return self._forward(token_ids, positions, mask, cache, width)
+        return self._forward(token_ids, self._next_columns(count, width), positions, view)
 
-    def _forward(self, token_ids: Tensor, positions: Tensor, mask: "Mask", cache: "Cache", keep: int) -> Tensor:
-        """The logits (n, keep, vocab_size) of a step. If it shows that rows cannot have memory of their own, since the
-        model's attention is not gen's, the model parts its rows no more."""
+    def _forward(self, token_ids: Tensor, columns: Tensor, positions: Tensor, view: int) -> Tensor:
+        """The logits (n, width, vocab_size) after each token of a step. If it shows that rows cannot have memory of
+        their own, since the model's attention is not gen's, the model parts its rows no more.
+
+        Args:
+            columns: (n, width), int64: where the tokens go.
+            positions: (n, width), int64.
+        """
+        (count, width), view = token_ids.shape, min(whole(view), len(self._all_columns))
+        mask = self._masks.of(columns, self._all_columns[:view])
+        token_ids = token_ids.to(self._position.device, non_blocking=True)
+        at = self._columns_of(columns)
+        self._place = Place(rows=slice(count), width=width, view=min(view, whole(self._shared)), columns=at)
+        cache = self._cache(self._place, self._attention)
         try:
-            logits = self._model.forward_all(token_ids, positions, mask, cache, {}, logits_to_keep=keep)
+            logits: Tensor = self._model.forward_all(token_ids, positions, mask, cache, {}, logits_to_keep=width)
         except Exception as error:
             if self._rooms and self._use is not None and not isinstance(error, torch.OutOfMemoryError | MemoryError):
                 self._use.reasons.add("a step failed where rows had memory of their own")
@@ -195,33 +157,27 @@ class TransformersRows(Rows):
             self._attention.marks.end()
         return logits
 
-    def advance(self, counts: Tensor) -> None:
-        """See `gen.models.base.Rows.advance`."""
+    def commit(self, counts: Tensor) -> None:
+        """See `gen.models.base.Rows.commit`."""
         count = len(counts)
         self._counts[:, :count].add_(counts).clamp_(max=self._most[:, :count])
-        behind = self._next_columns(count, self._place.width)  # with all columns of tokens that do not count
+        behind = self._columns_of(self._next_columns(count, self._place.width))  # with all that do not count
         for state in self._states:
-            state.forget(self._place, *behind)
+            state.roll_back(self._place, behind)
 
-    def _next_columns(self, count: int, width: int) -> tuple[Tensor, Tensor]:
-        """The next columns (n, width) of rows without memory of their own, and of all rows; the last column again if a
-        row has no more room, as in free rows."""
-        columns = self._counts[0, :count].unsqueeze(1) + self._all_columns[:width]
-        columns.clamp_(max=self._most[0, :count].unsqueeze(1))
-        return columns.clamp(max=self._shared - 1) if self._rooms else columns, columns
+    def _next_columns(self, count: int, width: int) -> Tensor:
+        """The next columns (n, width) of rows; the last column again if a row has no more room, as in free rows."""
+        columns = self._column[:count].unsqueeze(1) + self._all_columns[:width]
+        return columns.clamp_(max=self._most[0, :count].unsqueeze(1))
 
-    def _wide_cache(self, count: int, view: int, width: int) -> "tuple[Place, Cache]":
-        """Where a wide step writes, and its cache; made once for each shape."""
-        if (count, view, width) not in self._wide:
-            row = self._row[self._position.device][:count]
-            place = Place(row, row, row, min(view, whole(self._shared)), width)
-            cache = step_cache(self._layers, self._states, [place] * len(self._layers), count, self._attention)
-            self._wide[count, view, width] = place, cache
-        return self._wide[count, view, width]
+    def _columns_of(self, columns: Tensor) -> Columns:
+        """Where a step's tokens go, (n, width): rows with memory of their own write to a column of the others', too."""
+        shared = columns.clamp(max=self._shared - 1) if self._rooms else columns
+        return Columns(self._row[: len(columns)], shared, columns)
 
-    def _columns_elsewhere(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The columns on devices other than the embedding's, each with the last columns of the rows."""
-        return ((own, self._last[on]) for on, own in self._column.items() if on != self._counts.device)
+    def _cache(self, place: Place, attention: StepAttention | PromptAttention | None) -> "Cache":
+        places = {device: place.on(device) for device in dict.fromkeys(self._devices)}
+        return cache_of(self._layers, self._states, [places[on] for on in self._devices], attention)
 
     def reorder(self, ancestors: Tensor, view: int) -> None:
         """See `gen.models.base.Rows.reorder`."""
@@ -236,12 +192,9 @@ class TransformersRows(Rows):
 
     def copy(self, source: int, targets: slice, view: int) -> None:
         """See `gen.models.base.Rows.copy`."""
-        for row in range(self.count)[targets]:
-            self._read_to.pop(row, None)
         for state in self._states:
             state.copy(source, targets, view)
-        for tensor in (*self._column.values(), self._position):
-            tensor[targets] = tensor[source]
+        self._counts[:2, targets] = self._counts[:2, source : source + 1]
 
     def save(self, row: int, start: int, end: int) -> dict[Hashable, Tensor]:
         """See `gen.models.base.Rows.save`."""
@@ -253,7 +206,6 @@ class TransformersRows(Rows):
 
     def load(self, row: int, start: int, columns: Mapping[Hashable, Tensor]) -> None:
         """See `gen.models.base.Rows.load`."""
-        self._read_to.pop(row, None)
         for key, tensor in columns.items():
             number, name = cast(tuple[int, str], key)
             self._states[number].load(name, row, start, tensor)
@@ -293,18 +245,14 @@ class TransformersRows(Rows):
     def lay_out(self, length: int, rooms: Mapping[int, int]) -> None:
         """See `gen.models.base.Rows.lay_out`."""
         self._shared, self._rooms = length, dict(sorted(rooms.items()))
-        self._read_to.clear()
         for state in self._states:
             state.grow(length, self._rooms)
         if self._sides:
             self._lay_side_by_side()
         self.length = max(length, *rooms.values()) if rooms else length
         self._bound()
-        for on, own in self._column.items():
-            own.clamp_(max=self._last[on])
+        self._column.clamp_(max=self._most[0])
         self._all_columns = torch.arange(whole(self.length), device=self._position.device)
-        self._caches.clear()
-        self._wide.clear()
 
     def parts(self) -> Iterator[tuple[str, Tensor, torch.device]]:
         """See `gen.models.base.Rows.parts`."""
@@ -315,8 +263,7 @@ class TransformersRows(Rows):
                     yield f"the cache's {name} of layer {number} and row {row}", own, device
             for (kind, _), summary in state.summaries.items():
                 yield f"the {kind} state of layer {number}", summary, device
-        for device, columns in self._column.items():
-            yield "the columns", columns, device
+        yield "the columns", self._column, self._model.placement.input_device
         yield "the positions", self._position, self._model.placement.input_device
 
     def moving(self) -> Iterator[Tensor]:
@@ -324,32 +271,31 @@ class TransformersRows(Rows):
         for state in self._states:
             yield from state.summaries.values()
         yield self._counts
-        yield from (own for own, _ in self._columns_elsewhere())
 
     def _tensors(self, view: int) -> Iterator[tuple[Tensor, int]]:
         """All tensors of rows except the loop's counter, each with the dimension of its rows."""
         for tensor, axis, columns in self._sides:
             yield tensor[..., :view, :] if columns else tensor, axis
         yield self._counts[:2], 1
-        yield from ((own, 0) for own, _ in self._columns_elsewhere())
 
     def _lay_side_by_side(self) -> None:
         """Put the layers' tensors side by side, so that few launches serve all layers."""
         self._sides = side_by_side(self._states)
-        self._caches.clear()  # they hold views of tensors that were moved
-        self._wide.clear()
 
     def _bound(self) -> None:
         """Set how far each row counts: its last column, the last position, and as many tokens as there is room for."""
-        rooms, device = [self._rooms.get(row, self._shared) for row in range(self.count)], self._counts.device
+        rooms = [self._rooms.get(row, self._shared) for row in range(self.count)]
         most = torch.tensor(
             [rooms, [self._model.context_length] * self.count, [self.length] * self.count], device="cpu"
         )
-        self._most = to_device(most - 1, device)
-        self._last = {on: self._most[0] if on == device else to_device(most[0] - 1, on) for on in self._column}
+        self._most = to_device(most - 1, self._counts.device)
 
     def _runs(
-        self, prompts: Sequence[Sequence[int]], inputs: Sequence[Inputs], targets: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        inputs: Sequence[Inputs],
+        targets: Sequence[int],
     ) -> Iterator[slice]:
         """Which neighbours are read together: none with images, and only those of one length with recurrent layers.
 
@@ -362,109 +308,101 @@ class TransformersRows(Rows):
             lengths = {len(prompts[first])}
             while last < len(prompts) and not inputs[first] and not inputs[last]:
                 lengths.add(len(prompts[last]))
-                places = (
+                kept = (
                     len(self._kept(lengths, last + 1 - first)) if self._model.takes("logits_to_keep") else max(lengths)
                 )
-                too_many = (last + 1 - first) * places * self._model.vocab_size > _LOGITS
+                too_many = (last + 1 - first) * kept * self._model.vocab_size > _LOGITS
                 apart = targets[first] in self._rooms or targets[last] in self._rooms
-                if too_many or apart or (self.whole_prompts and len(lengths) > 1):
+                one_line = starts[first] != starts[last] and (self._masks.flat or self.whole_prompts)  # of the mask
+                if too_many or apart or one_line or (self.whole_prompts and len(lengths) > 1):
                     break
                 last += 1
             yield slice(first, last)
             first = last
 
-    def _read(self, rows: slice, prompts: Sequence[Sequence[int]], start: int, inputs: Inputs) -> Tensor:
-        """Read prompts, padded on the right, into rows; the logits (n, vocab_size) after each.
+    def _read(
+        self,
+        rows: slice,
+        prompts: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        places: Sequence[int],
+        inputs: Inputs,
+    ) -> Tensor:
+        """Read prompts, padded on the right, into rows; the logits as `prefill` gives them.
 
         Causal attention does not see the padding, which comes later, and a row's own tokens overwrite it before the
         mask shows its columns.
         """
-        model, device = self._model, self._position.device
-        lengths = [len(prompt) for prompt in prompts]
-        pads = self._pads and not inputs
+        model, device, lengths = self._model, self._position.device, [*map(len, prompts)]
+        alike = len(set(starts)) == 1  # else each row has columns of its own
+        pads = self._pads and alike and not inputs and not places
         width = -(-max(lengths) // _WIDTH) * _WIDTH if pads else max(lengths)
-        token_ids = _side_by_side(prompts, width)
-        positions, placed = model.prompt_inputs(token_ids, start, inputs)
-        if pads:
-            positions = positions.clamp(max=model.context_length - 1)
-        there = whole(self._rooms.get(rows.start, self._shared))
+        token_ids = _pad_right(prompts, width)
+        begins = torch.tensor(starts, device="cpu").unsqueeze(1)
+        positions, placed = model.prompt_inputs(token_ids, inputs)
+        positions = (positions + begins).clamp(max=model.context_length - 1)
+        place = self._prompt_place(rows, starts, width, in_blocks=pads and self._in_blocks)
         mask: Mask = None
-        view = attention = None
-        if pads and self._in_blocks:
-            view = min(whole_blocks(start + width), there)
-        if view is not None or start:
-            queries = torch.arange(start, start + width, device=device).unsqueeze(0)
-            seen = self._all_columns[: min(start + width, there) if view is None else view]
-            mask = _for_each(len(prompts), self._masks.of(queries, seen))
-            attention = None if self._use is None else PromptAttention(start, self._use)
-        kept = self._kept(lengths, len(prompts), width)
+        attention = None
+        if place.view is not None:
+            queries = torch.arange(width, device=device) + to_device(begins[:1] if alike else begins, device)
+            mask = _for_each(len(prompts), self._masks.of(queries, self._all_columns[: place.view]))
+            if not alike:
+                lost = self._all_columns[: place.view] >= queries[:, :1]
+                columns = Columns(self._row[: len(prompts)], queries, queries, lost.unsqueeze(2))
+                place = replace(place, columns=columns)
+            if self._use is not None:
+                attention = PromptAttention(starts[0] if alike and not places else None, self._use)
+        wanted = [[min(one + 1, width) for one in places]] * len(prompts) if places else [[n] for n in lengths]
+        kept = self._kept(wanted[0] if places else lengths, len(prompts), width, pads=not places)
         keep: int | Tensor = len(kept)
         if not self._spread and (len(kept) > 1 or width > kept[-1]):
             keep = to_device(torch.tensor(kept, device="cpu") - 1, device)
-        used = self._used(rows, start)
-        cache = prompt_cache(self._layers, self._states, rows, start, view, used, attention)
-        every = model.forward_all(
+        cache = self._cache(place, attention)
+        logits = model.forward_all(
             to_device(token_ids, device), to_device(positions, device), mask, cache, placed, logits_to_keep=keep
         )
         if attention is not None:
             attention.marks.end()
-        cut = model.takes("logits_to_keep") and every.shape[1] == len(kept)
-        places = torch.tensor([kept.index(n) if cut else n - 1 for n in lengths], device="cpu")
-        logits = every.gather(1, to_device(places, every.device).view(-1, 1, 1).expand(-1, 1, every.shape[2])).squeeze(
-            1
-        )
+        cut = model.takes("logits_to_keep") and logits.shape[1] == len(kept)
+        if not (cut and places and [*kept] == wanted[0]):
+            at = torch.tensor([[kept.index(n) if cut else n - 1 for n in each] for each in wanted], device="cpu")
+            logits = logits.gather(1, to_device(at, logits.device).unsqueeze(2).expand(-1, -1, logits.shape[2]))
         for layer, state in zip(cache.layers, self._states, strict=True):
             if getattr(layer, "conv_states", None) is not None:
                 state.write_summaries(rows, layer)
         highest = positions.amax(-1, keepdim=True).view(-1, len(prompts), 1).amax(0) + 1 if inputs else None
-        self._set_next(rows, torch.tensor(lengths, device="cpu") + start, highest)
-        self._read_to.update(zip(range(self.count)[rows], ((start + n, start + width) for n in lengths), strict=True))
-        return logits
+        self._set_next(rows, torch.tensor(lengths, device="cpu") + begins.squeeze(1), highest)
+        return logits if places else logits.squeeze(1)
 
-    def _used(self, rows: slice, start: int) -> int | None:
-        """On a CPU, how many columns of a row may have been written, if only steps have written to it since its
-        prompt was read up to `start`; None if this is not known."""
-        read, padded = self._read_to.get(rows.start, (0, 0))
-        known = start > 0 and read == start and rows.stop == rows.start + 1 and not self._sides  # else they were mixed
-        if not known or self._position.device.type != "cpu":
-            return None
-        column = int(self._column[self._position.device][rows.start])  # of the next step; never past the last one
-        return max(padded, column + 1)
+    def _prompt_place(self, rows: slice, starts: Sequence[int], width: int, *, in_blocks: bool) -> Place:
+        """Where prompts go that are read side by side; those that come after unlike columns get theirs later."""
+        start, there = starts[0], whole(self._rooms.get(rows.start, self._shared))
+        end = max(starts) + width
+        view = min(whole_blocks(end) if in_blocks else end, there) if in_blocks or end > width else None
+        used = None
+        if start and self._counts.device.type == "cpu":  # steps have written no more since the row was cleared
+            used = int(self._column[rows].max()) + 1
+        return Place(rows=rows, width=width, view=view, start=start, used=used)
 
     def _set_next(self, rows: slice, columns: Tensor, positions: Tensor | None = None) -> None:
         """Set where the rows' next tokens go: columns (n,), and positions (n, 1) if these differ; on the CPU."""
-        for row in range(self.count)[rows]:
-            self._read_to.pop(row, None)
-        for own in self._column.values():
-            own[rows] = to_device(columns, own.device)
+        self._column[rows] = to_device(columns, self._column.device)
         positions = columns.unsqueeze(1) if positions is None else positions
         highest = positions.clamp(max=self._model.context_length - 1)
         self._position[rows] = to_device(highest, self._position.device)
 
-    def _kept(self, lengths: Collection[int], count: int, width: int = 0) -> Sequence[int]:
-        """The tokens, counted from 1, after which logits are made for `count` prompts of these lengths.
+    def _kept(self, lengths: Collection[int], count: int, width: int = 0, *, pads: bool = True) -> Sequence[int]:
+        """The tokens, counted from 1, after which logits are made for `count` prompts, of these at least.
 
         A model on several devices gets the number of last tokens, not a tensor of places, which it may need anywhere.
         """
         if self._spread:
             return range(min(lengths), max(*lengths, width) + 1)
         kept = sorted(set(lengths))
-        while self._pads and count * len(kept) % _PLACES:
+        while pads and self._pads and count * len(kept) % _PLACES:
             kept.append(kept[-1])
         return kept
-
-    def _cache(self, count: int, view: int) -> "Cache":
-        """The cache of a step; made once for each shape."""
-        cache = self._caches.get((count, view))
-        if cache is None:
-            columns = self._shared_column if self._rooms else self._column
-            places = {
-                on: Place(self._row[on][:count], columns[on][:count], own[:count], min(view, whole(self._shared)))
-                for on, own in self._column.items()
-            }
-            cache = step_cache(self._layers, self._states, [places[on] for on in self._devices], count, self._attention)
-            self._caches[count, view] = cache
-        return cache
 
 
 def _for_each(count: int, mask: "Mask") -> "Mask":
@@ -478,7 +416,7 @@ def _slice(rows: range) -> slice:
     return slice(rows.start, rows.stop, rows.step)
 
 
-def _side_by_side(prompts: Sequence[Sequence[int]], width: int) -> Tensor:
+def _pad_right(prompts: Sequence[Sequence[int]], width: int) -> Tensor:
     """(n, width), int64, on the CPU; padded with the prompt's own token: no other token's NaN gets into its row."""
     padded = [[*prompt, *[prompt[-1]] * (width - len(prompt))] for prompt in prompts]
     return torch.tensor(padded, dtype=torch.int64, device="cpu")

@@ -87,10 +87,10 @@ class VisionModel(TransformersModel):
         inputs.pop("attention_mask", None)
         return token_ids, inputs
 
-    def prompt_inputs(self, token_ids: Tensor, start: int, inputs: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
+    def prompt_inputs(self, token_ids: Tensor, inputs: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
         """See `TransformersModel.prompt_inputs`."""
         if not inputs:
-            return super().prompt_inputs(token_ids, start, inputs)
+            return super().prompt_inputs(token_ids, inputs)
         placed = {name: self._place_input(name, value) for name, value in inputs.items() if self.takes(name)}
         return self._positions(token_ids, inputs), placed
 
@@ -126,7 +126,7 @@ class VisionModel(TransformersModel):
         base = getattr(self._inner, self._inner.base_model_prefix, None)
         get_rope_index = getattr(base, "get_rope_index", None)
         if get_rope_index is None:
-            return super().prompt_inputs(token_ids, 0, {})[0]
+            return super().prompt_inputs(token_ids, {})[0]
         known = inspect.signature(get_rope_index).parameters
         positions: Tensor = get_rope_index(
             input_ids=token_ids,

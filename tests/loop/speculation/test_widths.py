@@ -264,7 +264,7 @@ def test_models_that_cannot_go_back_are_not_asked_to(shape: str, caplog: pytest.
 
 @pytest.mark.parametrize("rows", [AlignedRows, ExportedRows, Exllamav2Rows, Exllamav3Rows])
 def test_rows_that_cannot_go_back_have_no_wide_step(rows: type[Rows]) -> None:
-    assert rows.step_wide is Rows.step_wide and rows.advance is Rows.advance and rows.widest is Rows.widest
+    assert rows.verify is Rows.verify and rows.commit is Rows.commit and rows.widest is Rows.widest
 
 
 def test_a_model_on_several_devices_goes_without(caplog: pytest.LogCaptureFixture) -> None:
@@ -279,17 +279,17 @@ def test_a_model_on_several_devices_goes_without(caplog: pytest.LogCaptureFixtur
 
 @pytest.mark.parametrize("fault", ["logits of other places", "nothing is forgotten"])
 def test_a_model_whose_wide_steps_differ_has_none(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    step, advance = TransformersRows.step_wide, TransformersRows.advance
+    step, commit = TransformersRows.verify, TransformersRows.commit
 
     def shifted(self: TransformersRows, token_ids: torch.Tensor, view: int) -> torch.Tensor:
         return step(self, token_ids, view).flip(1)
 
     def all_count(self: TransformersRows, counts: torch.Tensor) -> None:
-        advance(self, torch.full_like(counts, 4))
+        commit(self, torch.full_like(counts, 4))
 
     assert isinstance(model := gen.from_transformers(tiny_model(), byte_tokenizer()), TransformersModel)
     assert model.goes_wide
-    wrong = {"step_wide": shifted} if fault == "logits of other places" else {"advance": all_count}
+    wrong = {"verify": shifted} if fault == "logits of other places" else {"commit": all_count}
     for name, method in wrong.items():
         monkeypatch.setattr(TransformersRows, name, method)
     assert isinstance(model := gen.from_transformers(tiny_model(), byte_tokenizer()), TransformersModel)

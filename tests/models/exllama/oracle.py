@@ -45,7 +45,7 @@ def logits_of(model: Any, prompts: Sequence[Sequence[int]], new: Sequence[Sequen
     """The same for a model of gen: (prompts, new + 1, vocabulary), all prompts in one batch; on the CPU."""
     room = max(map(len, prompts)) + len(new[0]) + 2
     rows = rows or model.new_rows(len(prompts), room)
-    found = [rows.fill(slice(0, len(prompts)), prompts)]
+    found = [rows.prefill(slice(0, len(prompts)), prompts)]
     for tokens in zip(*new, strict=True):
         found.append(rows.step(torch.tensor(tokens).unsqueeze(1).to(found[0].device), room))
     return torch.stack(found, 1).float().cpu()

@@ -147,11 +147,11 @@ def test_reordered_rows_go_on_as_rows_that_read_the_reordered_prompts(
     model = load(llama, cache=cache, **options)
     prompts = ids("The quick brown fox", "one", "hello")
     rows, count = model.new_rows(5, 32), len(ancestors)
-    rows.fill(slice(0, 3), prompts)
+    rows.prefill(slice(0, 3), prompts)
     rows.reorder(torch.tensor(ancestors, device=GPU1), 32)
     tokens = torch.arange(70, 70 + count, device=GPU1).unsqueeze(1)
     fresh = model.new_rows(count, 32)
-    fresh.fill(slice(0, count), [prompts[ancestor] for ancestor in ancestors])
+    fresh.prefill(slice(0, count), [prompts[ancestor] for ancestor in ancestors])
     for _ in range(2):
         assert torch.equal(rows.step(tokens, 32), fresh.step(tokens, 32))
 
@@ -160,8 +160,8 @@ def test_reordered_rows_go_on_as_rows_that_read_the_reordered_prompts(
 def test_copies_of_a_row_go_on_as_it_does(cache: str, llama: Path) -> None:
     model, prompts = load(llama, cache=cache), ids("The quick brown fox", "one")
     rows, alone = model.new_rows(6, 32), model.new_rows(2, 32)
-    first = rows.fill(slice(0, 6, 3), prompts)
-    assert torch.equal(first, alone.fill(slice(0, 2), prompts))
+    first = rows.prefill(slice(0, 6, 3), prompts)
+    assert torch.equal(first, alone.prefill(slice(0, 2), prompts))
     for place in (0, 3):
         rows.copy(place, slice(place + 1, place + 3), 32)
     tokens = torch.tensor([[70], [71]], device=GPU1)
@@ -202,7 +202,7 @@ def test_rows_go_on_when_others_are_past_the_end_of_the_context(llama: Path) -> 
         plain.check_greedy(prompt, one.token_ids)
     rows = model.new_rows(2, 64)
     with torch.inference_mode():
-        rows.fill(slice(0, 2), ids("a" * 60, "b" * 60))
+        rows.prefill(slice(0, 2), ids("a" * 60, "b" * 60))
         for _ in range(8):  # nobody needs these steps, and they do not fail
             rows.step(torch.tensor([[70], [71]], device=GPU1), 64)
 

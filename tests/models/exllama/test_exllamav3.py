@@ -160,9 +160,9 @@ def test_reordered_rows_go_on_as_rows_that_read_the_reordered_prompts(
     model = split(folders("llama"), monkeypatch) if spread else load(folders("llama"))
     prompts, size = ids("The quick brown fox", "one", "hello"), len(ancestors)
     rows, fresh = model.new_rows(5, 300), model.new_rows(size, 300)
-    rows.fill(slice(0, 3), prompts)
+    rows.prefill(slice(0, 3), prompts)
     rows.reorder(torch.tensor(ancestors, device=GPU1), 32)
-    fresh.fill(slice(0, size), [prompts[ancestor] for ancestor in ancestors])
+    fresh.prefill(slice(0, size), [prompts[ancestor] for ancestor in ancestors])
     tokens = torch.arange(70, 70 + size, device=GPU1).unsqueeze(1)
     for _ in range(2):
         assert torch.equal(rows.step(tokens, 32), fresh.step(tokens, 32))
@@ -172,15 +172,15 @@ def test_reordered_rows_go_on_as_rows_that_read_the_reordered_prompts(
 def test_copies_of_a_row_go_on_as_it_does_and_a_row_is_filled_anew_beside_others(folders: Folders) -> None:
     model, [long, short, other] = load(folders("llama")), ids("The quick brown fox", "one", "and other")
     rows, alone = model.new_rows(4, 32), model.new_rows(3, 32)
-    rows.fill(slice(0, 4, 3), [long, short])
+    rows.prefill(slice(0, 4, 3), [long, short])
     rows.copy(0, slice(1, 3), 32)
-    alone.fill(slice(0, 2), [long, short])
+    alone.prefill(slice(0, 2), [long, short])
     tokens = torch.tensor([[70], [71]], device=GPU1)
     expected = alone.step(tokens, 32)
     assert torch.equal(rows.step(tokens[[0, 0, 0, 1]], 32), expected[[0, 0, 0, 1]])
-    rows.fill(slice(1, 2), [other[:4]])
-    refilled = rows.fill(slice(1, 2), [other[4:]], start=4)
-    assert torch.allclose(refilled, alone.fill(slice(2, 3), [other]), atol=NEAR)  # pieces compute other products
+    rows.prefill(slice(1, 2), [other[:4]])
+    refilled = rows.prefill(slice(1, 2), [other[4:]], [4])
+    assert torch.allclose(refilled, alone.prefill(slice(2, 3), [other]), atol=NEAR)  # pieces compute other products
     assert torch.equal(rows.step(tokens[[0, 1, 0, 1]], 32)[[0, 3]], alone.step(tokens[[0, 1, 1]], 32)[:2])
 
 
@@ -291,9 +291,9 @@ def test_reordered_rows_of_a_quantised_cache_go_on_as_rows_that_read_the_reorder
     model = load(folders("llama"), cache_bits=5)
     prompts, size = ids("The quick brown fox", "one", "hello"), len(ancestors)
     rows, fresh = model.new_rows(5, 300), model.new_rows(size, 300)
-    rows.fill(slice(0, 3), prompts)
+    rows.prefill(slice(0, 3), prompts)
     rows.reorder(torch.tensor(ancestors, device=GPU1), 32)
-    fresh.fill(slice(0, size), [prompts[ancestor] for ancestor in ancestors])
+    fresh.prefill(slice(0, size), [prompts[ancestor] for ancestor in ancestors])
     tokens = torch.arange(70, 70 + size, device=GPU1).unsqueeze(1)
     for _ in range(2):
         assert torch.equal(rows.step(tokens, 32), fresh.step(tokens, 32))

@@ -45,7 +45,7 @@ def test_rows_that_share_pages_go_on_as_rows_that_have_copies(options: dict[str,
     model = load(folder, **options)
     shared, copied = model.new_rows(4, 800), model.new_rows(4, 800)
     for rows in (shared, copied):
-        rows.fill(slice(0, 1), [LONG])
+        rows.prefill(slice(0, 1), [LONG])
     shared.share(0, slice(1, 4), 600)
     copied.copy(0, slice(1, 4), 600)
     for row in (1, 2, 3):
@@ -53,11 +53,11 @@ def test_rows_that_share_pages_go_on_as_rows_that_have_copies(options: dict[str,
     assert len(set(shared._table.flatten().tolist())) == 4 * 4 - 3 * 2
     pieces = [LONG[600:650], [5], LONG[100:120]]
     for rows in (shared, copied):
-        rows.read(slice(1, 4), pieces, [600] * 3, [0])
+        rows.prefill(slice(1, 4), pieces, [600] * 3, [0])
     assert torch.equal(next_of(shared, 7), next_of(copied, 7))
     for rows in (shared, copied):  # the first row gets another text, the last one the beginning of a third text
-        rows.fill(slice(0, 1), [LONG[300:]])
-        rows.fill(slice(3, 4), [LONG[50:90]], 300)
+        rows.prefill(slice(0, 1), [LONG[300:]])
+        rows.prefill(slice(3, 4), [LONG[50:90]], [300])
     assert torch.equal(next_of(shared, 9), next_of(copied, 9))
     for rows in (shared, copied):
         (rows.share if rows is shared else rows.copy)(2, slice(3, 4), 600)
@@ -70,17 +70,17 @@ def test_rows_that_share_pages_go_on_as_rows_that_have_copies(options: dict[str,
 def test_what_is_kept_of_a_row_is_gone_on_from_and_places_are_read(options: dict[str, Any], folder: Path) -> None:
     model = load(folder, **options)
     rows, other = model.new_rows(2, 800), model.new_rows(3, 800)
-    whole = rows.read(slice(0, 1), [LONG], [0], [299, 650, 699, 700])
+    whole = rows.prefill(slice(0, 1), [LONG], [0], [299, 650, 699, 700])
     columns = rows.save(0, 0, 600)
     assert {tensor.shape[0] for tensor in columns.values()} == {600}
-    rows.fill(slice(0, 1), [[1, 2, 3]])
+    rows.prefill(slice(0, 1), [[1, 2, 3]])
     other.load(2, 0, {name: tensor[:290] for name, tensor in columns.items()})
     other.load(2, 290, {name: tensor[290:] for name, tensor in columns.items()})
-    found = other.read(slice(2, 3), [LONG[600:]], [600], [50, 99])
+    found = other.prefill(slice(2, 3), [LONG[600:]], [600], [50, 99])
     assert (found[0] - whole[0, 1:3]).abs().max() < NEAR and torch.equal(whole[0, 2], whole[0, 3])
     assert (
-        torch.equal(whole[0, 0], model.new_rows(1, 400).fill(slice(0, 1), [LONG[:300]])[0])
-        or (whole[0, 0] - model.new_rows(1, 400).fill(slice(0, 1), [LONG[:300]])[0]).abs().max() < NEAR
+        torch.equal(whole[0, 0], model.new_rows(1, 400).prefill(slice(0, 1), [LONG[:300]])[0])
+        or (whole[0, 0] - model.new_rows(1, 400).prefill(slice(0, 1), [LONG[:300]])[0]).abs().max() < NEAR
     )
 
 

@@ -246,7 +246,7 @@ def load(
 def test_a_step_never_waits(load: Callable[[int], Any]) -> None:
     model = load(0)
     rows = model.new_rows(2, 64)
-    token_ids = rows.fill(slice(0, 2), ids(*PROMPTS)).argmax(-1, keepdim=True)
+    token_ids = rows.prefill(slice(0, 2), ids(*PROMPTS)).argmax(-1, keepdim=True)
     for _ in range(3):  # the first calls load kernels and capture steps
         token_ids = rows.step(token_ids, 64).argmax(-1, keepdim=True)
     with no_host_sync():

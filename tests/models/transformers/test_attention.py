@@ -97,12 +97,12 @@ def test_steps_and_parts_of_prompts_copy_neither_keys_nor_values(shape: str) -> 
     model = gen.from_transformers(hf_model, byte_tokenizer())
     rows, prompts = model.new_rows(8, 2048), [[7] * 1100] * 8
     with torch.inference_mode():
-        rows.fill(slice(0, 8), prompts)
+        rows.prefill(slice(0, 8), prompts)
         keys = next(tensor for name, tensor, _ in rows.parts() if "keys" in name)[:, :, :1152].numel()
         with Largest() as step:
             rows.step(torch.full((8, 1), 5), 1152)
         with Largest() as part:
-            rows.fill(slice(0, 8), [[5] * 9] * 8, start=1100)
+            rows.prefill(slice(0, 8), [[5] * 9] * 8, [1100] * 8)
     assert 0 < step.size < keys
     assert 0 < part.size < keys
 

@@ -109,7 +109,7 @@ def test_on_cuda_a_row_has_the_same_bits_in_steps_and_prompts_of_one_shape_whate
     for other in (3, 90):
         rows = model.new_rows(8, 128)
         prompts = [[5, 6, 7, 8] * 4, *([other + row] * 16 for row in range(7))]
-        logits = [rows.fill(slice(0, 8), prompts)[0]]
+        logits = [rows.prefill(slice(0, 8), prompts)[0]]
         logits += [rows.step(torch.full((8, 1), token, device="cuda:0"), 64)[0] for token in (9, 4, 9)]
         found.append(torch.stack(logits))
     assert torch.equal(*found)

@@ -68,8 +68,8 @@ def test_a_step_looks_at_each_rows_own_columns_whichever_layer_has_keys_first(
     logits = []
     for lengths in ([], [91, 4]):
         rows: Any = model.new_rows(2, 128)
-        rows.fill(slice(0, 1), [[1 + number % 97 for number in range(90)]])
-        rows.fill(slice(1, 2), [[5, 6, 7]])
+        rows.prefill(slice(0, 1), [[1 + number % 97 for number in range(90)]])
+        rows.prefill(slice(1, 2), [[5, 6, 7]])
         rows.look_at(lengths)
         logits.append(rows.step(torch.tensor([[8], [9]]), 128))
     torch.testing.assert_close(*logits, atol=1e-4, rtol=1e-4)

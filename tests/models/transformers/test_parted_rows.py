@@ -25,7 +25,7 @@ def both(shape: str, **changes: Any) -> tuple[TransformersRows, TransformersRows
 @torch.inference_mode()
 def test_rows_with_memory_of_their_own_give_what_rows_of_one_length_give(shape: str) -> None:
     for rows in (pair := both(shape)):
-        rows.fill(slice(0, 4), PROMPTS)
+        rows.prefill(slice(0, 4), PROMPTS)
 
     def same(call: Any) -> None:
         expected, found = (call(rows) for rows in pair)
@@ -42,8 +42,8 @@ def test_rows_with_memory_of_their_own_give_what_rows_of_one_length_give(shape: 
     steps(4, 32)
     parted.lay_out(32, {2: 200})
     assert parted.length == 200
-    same(lambda rows: rows.fill(slice(2, 3), [LONG[:90]]))
-    same(lambda rows: rows.fill(slice(2, 3), [LONG[90:]], 90))  # and the second part of the prompt
+    same(lambda rows: rows.prefill(slice(2, 3), [LONG[:90]]))
+    same(lambda rows: rows.prefill(slice(2, 3), [LONG[90:]], [90]))  # and the second part of the prompt
     steps(4, 192)
     for rows in pair:
         rows.look_at([12, 12, 157, 12])
@@ -51,8 +51,8 @@ def test_rows_with_memory_of_their_own_give_what_rows_of_one_length_give(shape: 
     parted.lay_out(64, {2: 200, 0: 224})
     for rows in pair:
         rows.copy(2, slice(0, 2), 40)  # into a row of each kind
-    same(lambda rows: rows.fill(slice(0, 2), [[4, 4, 9], [5]], 40))
-    same(lambda rows: rows.read(slice(0, 3), [[8], [7, 7], [6]], [40, 41, 155], [0]))
+    same(lambda rows: rows.prefill(slice(0, 2), [[4, 4, 9], [5]], [40, 40]))
+    same(lambda rows: rows.prefill(slice(0, 3), [[8], [7, 7], [6]], [40, 41, 155], [0]))
     steps(3, 192)
     parted.grow(256)
     assert parted.length == 256
@@ -62,10 +62,10 @@ def test_rows_with_memory_of_their_own_give_what_rows_of_one_length_give(shape: 
 @torch.inference_mode()
 def test_the_others_have_no_more_memory_and_go_on_past_their_end() -> None:
     _, rows = both("llama")
-    rows.fill(slice(0, 4), PROMPTS)
+    rows.prefill(slice(0, 4), PROMPTS)
     before = sum(tensor.nbytes for _, tensor, _ in rows.parts())
     rows.lay_out(32, {1: 256})
-    rows.fill(slice(1, 2), [LONG])
+    rows.prefill(slice(1, 2), [LONG])
     own = 8 * before / 4  # a row of 256 columns, where each has 32
     assert sum(tensor.nbytes for _, tensor, _ in rows.parts()) <= before + own
     for _ in range(40):  # farther than rows of finished texts go before they are freed
@@ -85,9 +85,9 @@ def test_a_step_on_cuda_waits_for_nothing_where_rows_have_memory_of_their_own() 
         model: Any = gen.from_transformers(tiny_model().to("cuda:0"), byte_tokenizer())
         rows = model.new_rows(4, 32)
         rows.lay_out(32, {0: 128})
-        rows.fill(slice(0, 4), [LONG[:70], *PROMPTS[1:]])
+        rows.prefill(slice(0, 4), [LONG[:70], *PROMPTS[1:]])
         alone = model.new_rows(1, 128)
-        alone.fill(slice(0, 1), [LONG[:70]])
+        alone.prefill(slice(0, 1), [LONG[:70]])
         token_ids = torch.full((4, 1), 5, device="cuda:0")
         with no_host_sync():
             found = rows.step(token_ids, 128)

@@ -183,12 +183,12 @@ def test_a_mistake_of_rows_is_found(mistake: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_mistake_of_a_row_that_is_filled_anew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    fill = TransformersRows.fill
+    prefill = TransformersRows.prefill
 
-    def after_what_was_there(rows: Any, where: slice, prompts: Any, start: int = 0, inputs: Any = ()) -> Tensor:
-        return fill(rows, where, prompts, start or min(2, int(rows._column[CPU][where.start])), inputs)
+    def after_what_was_there(rows: Any, where: slice, prompts: Any) -> Tensor:
+        return prefill(rows, where, prompts, [min(2, int(rows._column[where.start]))] * len(prompts))
 
-    monkeypatch.setattr(f"{ROWS}.fill", after_what_was_there)
+    monkeypatch.setattr(f"{ROWS}.prefill", after_what_was_there)
     with pytest.raises(gen.ModelError, match=r"wrongly: its logits for row 0 .*, after 0 new tokens"):
         gen.from_transformers(tiny_model(), byte_tokenizer())
 

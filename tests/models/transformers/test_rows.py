@@ -26,7 +26,7 @@ from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Inputs
 from gen.models.transformers import rows
 from gen.models.transformers.aligned_rows import AlignedRows
-from gen.models.transformers.layer_state import LayerState, Side, side_by_side
+from gen.models.transformers.layer_state import LayerState, Place, Side, side_by_side
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
 from gen.requests.request import Request
@@ -100,7 +100,7 @@ def generated(hf_model: PreTrainedModel, prompt: Sequence[int], new_tokens: int,
 
 
 class Calls:
-    """The calls of rows' methods, in order: ("fill", start, tokens), ("step", rows, view) or ("grow", length, 0)."""
+    """The calls of rows' methods, in order: ("prefill", start, tokens), ("step", rows, view) or ("grow", length, 0)."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, int, int]] = []
@@ -108,11 +108,11 @@ class Calls:
             self._watch(monkeypatch, kind)
 
     def _watch(self, monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
-        fill, step, grow = kind.fill, kind.step, kind.grow
+        prefill, step, grow = kind.prefill, kind.step, kind.grow
 
-        def filled(own: Any, rows: slice, prompts: Any, start: int = 0, inputs: Any = ()) -> Tensor:
-            self.made.append(("fill", start, sum(map(len, prompts))))
-            logits: Tensor = fill(own, rows, prompts, start, inputs)
+        def filled(own: Any, rows: slice, prompts: Any, starts: Any = (), *places: Any, **inputs: Any) -> Tensor:
+            self.made.append(("prefill", max(starts, default=0), sum(map(len, prompts))))
+            logits: Tensor = prefill(own, rows, prompts, starts, *places, **inputs)
             return logits
 
         def stepped(own: Any, token_ids: Tensor, view: int) -> Tensor:
@@ -124,7 +124,7 @@ class Calls:
             self.made.append(("grow", length, 0))
             grow(own, length)
 
-        for name, method in {"fill": filled, "step": stepped, "grow": grown}.items():
+        for name, method in {"prefill": filled, "step": stepped, "grow": grown}.items():
             monkeypatch.setattr(kind, name, method)
 
     def of(self, name: str) -> list[tuple[int, int]]:
@@ -175,7 +175,7 @@ def test_refilled_rows_give_what_each_prompt_gives_alone(
     model, calls = gen.from_transformers(hf_model, byte_tokenizer()), Calls(monkeypatch)
     found = ran(model, PROMPTS, REFILLED, Options(rows=2))
     check_greedy(hf_model, found, REFILLED)
-    assert calls.comes_amid_steps("fill")
+    assert calls.comes_amid_steps("prefill")
     assert len({token for tokens in found for token in tokens}) > 15, "the texts hardly vary"
 
 
@@ -188,14 +188,14 @@ def test_a_prompt_that_is_read_in_parts_while_others_go_on_gives_what_it_gives_a
     model, calls = gen.from_transformers(hf_model, byte_tokenizer()), Calls(monkeypatch)
     found = ran(model, PROMPTS, IN_PARTS, Options(rows=2, admit_tokens=5))
     check_greedy(hf_model, found, IN_PARTS)
-    parts = [tokens for start, tokens in calls.of("fill") if start]
+    parts = [tokens for start, tokens in calls.of("prefill") if start]
     if shape in HYBRIDS or shape in ALIGNED:
         assert not parts  # a recurrent layer's state is made from a whole prompt
         return
     assert len(parts) >= 5 + 3 + 2  # parts of the prompts of 30, 16 and 11 tokens, without their first ones
     assert max(parts) <= 5
     amid = zip(calls.made, calls.made[1:], calls.made[2:], strict=False)
-    assert any(call[0] == "fill" and call[1] and {before[0], after[0]} == {"step"} for before, call, after in amid)
+    assert any(call[0] == "prefill" and call[1] and {before[0], after[0]} == {"step"} for before, call, after in amid)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 20])
@@ -206,36 +206,36 @@ def test_what_a_row_was_before_is_cleared_once_where_its_prompt_is_read_in_parts
     """NaN stands for the row's old contents; steps of other rows write tokens behind the part that has been read."""
     model, prompt = gen.from_transformers(model_of("llama", "sdpa"), byte_tokenizer()), [*range(1, 49)]
     used: list[int | None] = []
-    write = LayerState.write_prompt
+    write = LayerState.write
 
-    def noted(*args: Any) -> Tensor:
-        used.append(args[-1])
-        return write(*args)
+    def noted(state: LayerState, name: str, place: Place, states: Tensor) -> Tensor:
+        used.append(place.used)
+        return write(state, name, place, states)
 
     with torch.inference_mode():
         alone = model.new_rows(2, 96)
         assert isinstance(alone, TransformersRows)
-        alone.fill(slice(0, 2), [[1, 2, 3], prompt[:16]])
-        expected, rows = alone.fill(slice(1, 2), [prompt[16:]], 16), model.new_rows(2, 96)
+        alone.prefill(slice(0, 2), [[1, 2, 3], prompt[:16]])
+        expected, rows = alone.prefill(slice(1, 2), [prompt[16:]], [16]), model.new_rows(2, 96)
         assert isinstance(rows, TransformersRows)
-        rows.fill(slice(0, 2), [[1, 2, 3], [4, 5]])
+        rows.prefill(slice(0, 2), [[1, 2, 3], [4, 5]])
         tensors = [tensor for state in rows._states for tensor in state.columns.values()]
         for tensor in tensors:
             tensor[1].fill_(math.nan)
         if kept:  # the first part was kept from another text
             rows.load(1, 0, alone.save(1, 0, 16))
         else:
-            rows.fill(slice(1, 2), [prompt[:16]])
-        monkeypatch.setattr(LayerState, "write_prompt", noted)
-        rows.fill(slice(1, 2), [prompt[16:32]], 16)
+            rows.prefill(slice(1, 2), [prompt[:16]])
+        monkeypatch.setattr(LayerState, "write", noted)
+        rows.prefill(slice(1, 2), [prompt[16:32]], [16])
         first = used[:1]
         for _ in range(steps):
             rows.step(torch.tensor([[7], [8]]), 96)
-        rows.fill(slice(1, 2), [prompt[32:48]], 32)
-        assert (first, used[-1]) == ([None if kept else 17], 33 + steps)
+        rows.prefill(slice(1, 2), [prompt[32:48]], [32])
+        assert (first, used[-1]) == ([3 if kept else 17], 33 + steps)
         assert not any(tensor[1, ..., 48:, :].any() for tensor in tensors)
-        whole = model.new_rows(1, 96).fill(slice(0, 1), [prompt])
-        torch.testing.assert_close(rows.fill(slice(1, 2), [prompt[47:]], 47), whole)
+        whole = model.new_rows(1, 96).prefill(slice(0, 1), [prompt])
+        torch.testing.assert_close(rows.prefill(slice(1, 2), [prompt[47:]], [47]), whole)
     torch.testing.assert_close(expected, whole)
 
 
@@ -309,8 +309,8 @@ def test_prompts_with_images_refill_rows(family: str, attention: str, monkeypatc
             calls = Calls(patches)
             found = ran(model, [ids for ids, _ in encoded], limits, options, inputs=[inputs for _, inputs in encoded])
         assert found == expected
-        assert calls.comes_amid_steps("fill")
-        assert any(start for start, _ in calls.of("fill")) == (options.admit_tokens == 5)
+        assert calls.comes_amid_steps("prefill")
+        assert any(start for start, _ in calls.of("prefill")) == (options.admit_tokens == 5)
 
 
 SAMPLERS: dict[str, Sampler] = {
@@ -355,5 +355,5 @@ def test_rows_that_end_in_one_column_have_no_cache_before_they_are_filled() -> N
     rows = model.new_rows(2, 32)
     assert isinstance(rows, AlignedRows)
     assert [name for name, _, _ in rows.parts()] == ["the attention mask", "the positions"]
-    rows.fill(slice(0, 2), [[1, 2], [3]])
+    rows.prefill(slice(0, 2), [[1, 2], [3]])
     assert len([name for name, _, _ in rows.parts()]) > 2

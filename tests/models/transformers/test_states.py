@@ -17,12 +17,12 @@ def test_another_row_goes_on_from_what_one_has_read(shape: str) -> None:
     assert isinstance(model, TransformersModel)
     one, other = model.new_rows(2, 60), model.new_rows(3, 60)
     assert isinstance(one, TransformersRows) and isinstance(other, TransformersRows) and one.recurrent
-    whole = one.fill(slice(0, 1), [TOKENS])
-    one.fill(slice(1, 2), [TOKENS[:25]])
+    whole = one.prefill(slice(0, 1), [TOKENS])
+    one.prefill(slice(1, 2), [TOKENS[:25]])
     other.load(2, 0, one.save(1, 0, 25))
     other.load_states(2, one.save_states(1))
-    one.fill(slice(1, 2), [TOKENS[:2]])  # this does not change the copy
-    logits = other.fill(slice(2, 3), [TOKENS[25:]], 25)
+    one.prefill(slice(1, 2), [TOKENS[:2]])  # this does not change the copy
+    logits = other.prefill(slice(2, 3), [TOKENS[25:]], [25])
     torch.testing.assert_close(logits, whole, atol=2e-4, rtol=1e-4)
     for token in (7, 3, 9):
         wanted = one.step(torch.tensor([[token]]), 60)

@@ -18,7 +18,7 @@ def rows_of(shape: str) -> TransformersRows:
     assert isinstance(model, TransformersModel)
     rows = model.new_rows(2, 64)
     assert isinstance(rows, TransformersRows) and rows.widest == 8
-    rows.fill(slice(0, 2), PROMPTS)
+    rows.prefill(slice(0, 2), PROMPTS)
     return rows
 
 
@@ -33,13 +33,13 @@ def test_rows_go_on_by_what_counts_and_forget_the_rest(shape: str, apart: bool) 
     wrong = torch.randint(30, 90, (2, 4), generator=torch.Generator().manual_seed(0))
     counts = torch.tensor([1, 3])
     feed = torch.where(torch.arange(4) < counts.unsqueeze(1), tokens, wrong)
-    logits = wide.step_wide(feed, 64)
+    logits = wide.verify(feed, 64)
     for row, count in enumerate(counts.tolist()):
         alone = rows_of(shape)
         for place in range(count):
             expected = alone.step(tokens[:, place : place + 1], 64)
             torch.testing.assert_close(logits[row, place], expected[row], rtol=1e-4, atol=1e-4)
-    wide.advance(counts)
+    wide.commit(counts)
     plain.step(tokens[:, :1], 64)
     after = wide.step(torch.tensor([[2], [6]]), 64)
     expected = plain.step(torch.tensor([[2], [8]]), 64)
@@ -52,10 +52,10 @@ def test_rows_go_on_by_what_counts_and_forget_the_rest(shape: str, apart: bool) 
 @torch.inference_mode()
 def test_what_is_forgotten_is_gone_though_it_was_no_number() -> None:
     rows = rows_of("llama")
-    rows.step_wide(torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), 64)
+    rows.verify(torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), 64)
     for state in rows._states:
         for columns in state.columns.values():
             columns[0, :, 8:11], columns[1, :, 5:7] = math.nan, math.nan  # the rejected tokens' columns
-    rows.advance(torch.tensor([1, 2]))
+    rows.commit(torch.tensor([1, 2]))
     assert rows.step(torch.tensor([[1], [1]]), 64).isfinite().all()
     assert rows.counter.squeeze(1).tolist() == [2, 3]
