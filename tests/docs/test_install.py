@@ -1,4 +1,4 @@
-"""How gen is installed: what the README says about it, and what the check of the pins finds."""
+"""How gen is installed: what its page says about it, and what the check of the pins finds."""
 
 import runpy
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+INSTALL = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
 
 
 def check_of(pins: str, tmp_path: Path) -> tuple[Callable[[], int], dict[str, Any]]:
@@ -23,10 +23,10 @@ def check_of(pins: str, tmp_path: Path) -> tuple[Callable[[], int], dict[str, An
     return main, main.__globals__
 
 
-def test_the_readme_names_the_distribution_and_every_extra() -> None:
-    assert f"The distribution is `{PROJECT['name']}`" in README
+def test_the_page_names_the_distribution_and_every_extra() -> None:
+    assert f"The distribution is `{PROJECT['name']}`" in INSTALL
     for extra in PROJECT["optional-dependencies"]:
-        assert f"\n| `{extra}` | " in README, f"the README does not say what {extra} is for"
+        assert f"\n| `{extra}` | " in INSTALL, f"the page does not say what {extra} is for"
 
 
 def test_make_demo_says_what_it_fetches_and_installs_what_the_demo_needs_alone() -> None:

@@ -6,6 +6,7 @@ import doctest
 import io
 import json
 import re
+import runpy
 import shlex
 from operator import attrgetter
 from pathlib import Path
@@ -20,7 +21,10 @@ from gen import cli
 ROOT = Path(__file__).parents[2]
 REAL = ROOT / "models" / "SmolLM2-135M-Instruct"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMAND_LINE = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
+COMMAND_LINE, ELSEWHERE, DRAWING = (
+    (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for page in ("command_line.md", "guides/elsewhere.md", "inside/drawing.md")
+)
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 
 
@@ -50,6 +54,13 @@ def test_python_examples_print_what_the_readme_shows() -> None:
     assert shown == printed
 
 
+def test_make_demo_prints_what_the_readme_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "demo.py"))["main"]()
+    [shown] = [body for language, body in BLOCK.findall(README) if language == "console"]
+    printed = capsys.readouterr().out
+    assert [line for line in shown.splitlines()[1:] if line.removesuffix("...") not in printed] == []
+
+
 @pytest.mark.real_model
 @pytest.mark.skipif(not REAL.is_dir(), reason="run `make real` first: it fetches the model")
 def test_the_chat_prints_what_the_readme_shows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +71,7 @@ def test_the_chat_prints_what_the_readme_shows(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_all_names_that_the_readme_shows_are_there() -> None:
-    found = re.findall(r"(?<![/\w])gen\.(?!md)([a-zA-Z_][\w.]*)", README)
+    found = re.findall(r"(?<![/\w])gen\.(?!md)([a-zA-Z_][\w.]*)", README + ELSEWHERE)
     names = {*found} - {"integrations.lm_eval"}
     missing = []
     for name in names:
@@ -103,7 +114,9 @@ def test_the_numbers_of_throughput_are_the_measured_ones() -> None:
 
 def test_the_numbers_of_the_samplers_are_the_measured_ones() -> None:
     ratios = {found["case"]: found["/ argmax"] for found in measured("samplers")["rows"]}
-    rows = re.findall(r"^\| ([^|]+) \| ([\d.]+) \| ([\d.]*) ?\| ([\d.]*) ?\|$", README.partition("argmax")[2], re.M)
+    rows = re.findall(
+        r"^\| ([^|]+) \| ([\d.]+) \| ([\d.]*) ?\| ([\d.]*) ?\|$", DRAWING.partition("`torch.argmax`")[2], re.M
+    )
     assert [name for name, *_ in rows] == [
         "greedy",
         "temperature",
