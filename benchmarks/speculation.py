@@ -3,6 +3,7 @@
     python -m benchmarks.speculation --model models/SmolLM2-135M-Instruct
     python -m benchmarks.speculation --texts 2000
     python -m benchmarks.speculation --texts 60 --given --longest 12
+    python -m benchmarks.speculation --texts 2000 --drafts
 
 Greedy texts of 48 tokens, one at a time and eight at a time, in turns, in CPU seconds of one thread from the first
 token on. Eight at a time run in several rounds: "rounds" has each, and the median counts. "bare" is what the model's
@@ -39,7 +40,7 @@ LOOKUP = 8  # tokens that transformers' prompt lookup drafts
 MODELS = ("demo", "demo", "mistral", "qwen3", "mixtral", "gemma3_text", "gpt2")
 
 
-def check_texts(cases: range, given: Any | None = None, longest: int = 30) -> dict[str, Any]:
+def check_texts(cases: range, given: Any | None = None, longest: int = 30, *, drafts: bool = False) -> dict[str, Any]:
     """How many texts of random calls are others than with plain steps, by rounding or not; each is printed."""
     counts = Counter({"texts": 0, "tokens": 0, "drafts read": 0, "drafts right": 0, "near-ties": 0, "different": 0})
     known: dict[str, Any] = {} if given is None else dict.fromkeys(MODELS, given)
@@ -48,7 +49,7 @@ def check_texts(cases: range, given: Any | None = None, longest: int = 30) -> di
         if name not in known:
             demo = name == "demo"
             known[name] = gen.load("demo") if demo else gen.from_transformers(tiny_model(name), tokenizer())
-        found, differences = compare_case(known[name], seed, longest=longest)
+        found, differences = compare_case(known[name], seed, longest=longest, drafts=drafts)
         for difference in differences:
             print(f"case {seed}, {name}: {difference}", flush=True)
         counts["texts"] += len(found)
@@ -207,6 +208,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=0, help="instead, compare the texts of this many random calls")
     parser.add_argument("--first", type=int, default=0, help="the number of the first of these calls")
     parser.add_argument("--longest", type=int, default=30, help="about how many tokens their texts have at most")
+    parser.add_argument("--drafts", action="store_true", help="give these calls drafts, right and wrong ones")
     parser.add_argument("--given", action="store_true", help="run these calls with --model instead of tiny models")
     parser.add_argument("--prompts", type=int, default=4, help="how many prompts of each kind run alone")
     parser.add_argument("--rounds", type=int, default=5, help="how often several texts run at a time")
@@ -217,7 +219,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if given.texts:
         model = gen.load(given.model, dtype="float32") if given.given else None
-        found: Any = check_texts(range(given.first, given.first + given.texts), model, given.longest)
+        cases = range(given.first, given.first + given.texts)
+        found: Any = check_texts(cases, model, given.longest, drafts=given.drafts)
     else:
         model = gen.load(given.model, device="cpu", dtype="float32")
         found = []

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 import gen
 from benchmarks.near_ties import gaps_of_text, near_ties
 from gen.completions import Completion
-from gen.loop.speculation.widths import Widths
+from gen.loop.speculation.widths import WIDER, Widths
 
 
 class Person(BaseModel):
@@ -128,7 +128,7 @@ CASES: dict[str, tuple[type[BaseModel] | None, list[str]]] = {
         ],
     ),
 }
-_EACH = ("sampler", "seed", "max_new_tokens")  # settings that have a value for each prompt
+_EACH = ("sampler", "seed", "max_new_tokens", "draft")  # settings that have a value for each prompt
 Outcome = list[Completion] | str
 BEGINNINGS = (
     "Once upon a time",
@@ -162,12 +162,13 @@ class Difference:
 
 
 @contextmanager
-def any_widths(random: Random) -> Iterator[None]:
-    """In the block, widths are drawn at random, whatever they cost."""
+def any_widths(random: Random, *, wider: bool = False) -> Iterator[None]:
+    """In the block, widths are drawn at random, whatever they cost; `wider` ones too."""
     choose, looks = Widths.choose, Widths.looks
 
     def drawn(self: Widths, count: int, texts: object) -> int:
-        return min(random.choice([1, 4, 8]), self.widest)
+        width: int = random.choice([1, 4, 8, *(WIDER if wider else ())])
+        return width if width > 8 else min(width, self.widest)
 
     Widths.choose, Widths.looks = drawn, lambda self, rows: True  # type: ignore[method-assign]
     try:
@@ -176,8 +177,14 @@ def any_widths(random: Random) -> Iterator[None]:
         Widths.choose, Widths.looks = choose, looks  # type: ignore[method-assign]
 
 
-def compare_case(model: Any, seed: int, *, longest: int = 30) -> tuple[list[Completion], list[Difference]]:
-    """The texts of a random call, or of an engine's requests, and those that differ from texts of plain steps."""
+def compare_case(
+    model: Any, seed: int, *, longest: int = 30, drafts: bool = False
+) -> tuple[list[Completion], list[Difference]]:
+    """The texts of a random call, or of an engine's requests, and those that differ from texts of plain steps.
+
+    Args:
+        drafts: whether prompts come with drafts: the right text, or a wrong, shortened or foreign one.
+    """
     random = Random(seed)
     count = random.choice([1, 3, 6, 12])
     most = 3 if model.context_length >= 512 else 1
@@ -213,10 +220,11 @@ def compare_case(model: Any, seed: int, *, longest: int = 30) -> tuple[list[Comp
     if random.random() < 0.2:
         settings["top_logprobs"] = random.choice([0, 2, 5])
     plain = _run(model, prompts, output_type, settings, False)
-    with any_widths(random):
+    given = {"draft": [_draft(random, plain, number) for number in range(count)]} if drafts else {}
+    with any_widths(random, wider=drafts) if not drafts or random.random() < 0.5 else nullcontext():
         through = random.random() < 0.3 and all(sampler.samples == 1 for sampler in samplers)
         run = _through_an_engine if through else _run
-        drafted = run(model, prompts, output_type, settings, speculation)
+        drafted = run(model, prompts, output_type, settings | given, speculation)
     made, differences = list[Completion](), list[Difference]()
     for number, (these, others) in enumerate(zip(plain, drafted, strict=True)):
         if isinstance(these, str) or isinstance(others, str):  # the same error, after as many tokens
@@ -231,6 +239,25 @@ def compare_case(model: Any, seed: int, *, longest: int = 30) -> tuple[list[Comp
                 found = gaps_of_text(model, prompts[number], output_type, own, place, one.token_ids[:place])
                 differences.append(Difference(place, _from(one, place), _from(other, place), found))
     return made, differences
+
+
+def _draft(random: Random, plain: list[Outcome], number: int) -> Any:
+    """A draft for a prompt, made of its text or of another one's."""
+    kind = random.choice(["right", "right", "text", "shortened", "foreign", "edited", "edited", "wrong", None])
+    found = plain[random.randrange(len(plain)) if kind == "foreign" else number]
+    if isinstance(found, str) or kind is None:
+        return None
+    token_ids = found[0].token_ids
+    if kind in ("right", "text"):
+        return found[0] if kind == "right" else found[0].text
+    if kind == "shortened":
+        first = random.randrange(len(token_ids) + 1)
+        return token_ids[first : random.randint(first, len(token_ids))]
+    if kind == "edited":
+        first = random.randrange(len(token_ids) + 1)
+        more = random.choices(token_ids or [1], k=random.randrange(4))
+        return [*token_ids[:first], *more, *token_ids[first + random.randrange(4) :]]
+    return random.choices(range(200), k=len(token_ids)) if kind == "wrong" else token_ids
 
 
 def _sampler(random: Random, penalised: bool, samples: int) -> Any:

@@ -16,6 +16,7 @@ from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model
 from gen.models.checks import check_usable
 from gen.receipts.writing import ReceiptWriter
+from gen.requests.drafts import read_drafts
 from gen.requests.images import read_images
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts
 from gen.requests.reading import constrained, read_requests, split_types
@@ -92,11 +93,12 @@ def read_call(
         failed=failed,
     )
     find_step_rows(model, exact, requests)
+    drafts = read_drafts(model, settings.draft, len(prompts), batch=batch)
     read: list[Request] = []
     waiting: dict[int, Callable[[Request], Request]] = {}
     write_receipt = ReceiptWriter(model).receipt if details else None
     for request in requests:
-        request = replace(request, write_receipt=write_receipt)
+        request = replace(request, write_receipt=write_receipt, draft=drafts[request.number])
         constraint, compile_late = compiled[id(types[request.number])]
         try:
             if compile_late is not None:

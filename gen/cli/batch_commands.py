@@ -52,6 +52,9 @@ def run_command(
         str | None, _job('Make a prompt of each row\'s columns, such as "Classify: {text}".', "TEXT")
     ] = None,
     retry_failed: Annotated[bool, _job("Make parts with failed rows again.", None, "--retry-failed")] = False,
+    drafts: Annotated[
+        str | None, _job("Take the texts of an earlier job as drafts, by the ids of rows.", "OLD_OUT")
+    ] = None,
     dry_run: Annotated[bool, _job("Check everything, and run nothing.", None, "--dry-run")] = False,
     type_: Annotated[
         str | None,
@@ -100,6 +103,7 @@ def run_command(
             shard_rows=shard_rows,
             prompt_template=prompt_template,
             retry_failed=retry_failed,
+            drafts=drafts,
             dry_run=dry_run,
             sampler=asked.choose_sampler(),
             max_new_tokens=asked.max_new_tokens,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gen.devices import to_device
-from gen.loop.speculation.settings import MOST
+from gen.loop.speculation.settings import MOST_RECORDED
 
 
 class History:
@@ -36,11 +36,11 @@ class History:
         if not wanted:
             return
         if self._token_ids is None:
-            shape = self._count, self._length + MOST  # a step may write drafts behind a row's end
+            shape = self._count, self._length + MOST_RECORDED  # a step may write drafts behind a row's end
             self._token_ids = torch.empty(shape, dtype=torch.int64, device=self._device)
-            self._places = torch.arange(1 + MOST, device=self._device)
+            self._places = torch.arange(1 + MOST_RECORDED, device=self._device)
         each = (rows.stop - rows.start) // len(tokens)
-        kept = torch.full((len(tokens), self._length + MOST), -1, dtype=torch.int64, device="cpu")
+        kept = torch.full((len(tokens), self._length + MOST_RECORDED), -1, dtype=torch.int64, device="cpu")
         for number, read in enumerate(tokens):
             kept[number, : len(read)] = torch.tensor(read, device="cpu")
         texts = to_device(kept, self._device)

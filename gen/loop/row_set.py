@@ -22,7 +22,7 @@ from gen.loop.slow_steps import SlowSteps
 from gen.loop.speculation.costs import Costs
 from gen.loop.speculation.drafts import FORCED, LONGEST, Drafts, look_up
 from gen.loop.speculation.host_drafts import SoFar, drafts_of
-from gen.loop.speculation.settings import MOST, Speculation
+from gen.loop.speculation.settings import MOST, MOST_RECORDED, Speculation
 from gen.models.base import Model
 from gen.models.checks import new_rows
 from gen.requests.processors import LogitsProcessor
@@ -123,7 +123,7 @@ class RowSet:
         self.speculation = speculation
         if speculation is not None and self.drafts is None:
             self.drafts = Drafts(self.count, self.device, self._copies)
-        self._tops.places = 1 if speculation is None else 1 + MOST
+        self._tops.places = 1 if self.drafts is None or speculation is None else self.drafts.feed.shape[1]
         for stage in self._drafters:
             stage.forces = speculation is not None and speculation.output_type
 
@@ -304,7 +304,7 @@ class RowSet:
         drafter = self._drafter
         made = []
         for row, text in rows:
-            ahead = None if drafter is None else drafter.ahead(row, MOST)
+            ahead = None if drafter is None else drafter.ahead(row, MOST_RECORDED)
             made.append(drafts_of(text, speculation, ahead, least if ahead is None else 1))
         return made
 

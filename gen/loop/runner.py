@@ -43,7 +43,7 @@ class Runner:
             options,
             least=max(job.width for job in order),
             largest=max(job.rows for job in order),
-            lengths=[view_bucket(len(job.tokens) + min(job.request.limit, _HEADROOM) + drafts) for job in order],
+            lengths=[view_bucket(len(job.tokens) + _headroom(job) + drafts) for job in order],
             rows=rows,
         )
         self._rows = self._pool.take(wanted)
@@ -204,3 +204,8 @@ class Runner:
         options = self._options
         alone = options.max_batch_tokens is None and (options.fixed or self._rows.count <= self._pool.least)
         return self._pool.utmost(self._rows) if alone else self._pool.room(self._rows)
+
+
+def _headroom(job: Job) -> int:
+    """How many new tokens its rows have room for at first."""
+    return min(job.request.limit, max(_HEADROOM, len(job.request.draft)))

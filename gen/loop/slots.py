@@ -32,7 +32,7 @@ class Slot:
     @property
     def text_so_far(self) -> SoFar:
         """For a row that is a text: its prompt, and its tokens as far as the host has them."""
-        self.so_far = self.so_far or SoFar(self.job.request.prompt_ids)
+        self.so_far = self.so_far or SoFar(self.job.request.prompt_ids, self.job.request.draft)
         [text] = self.taker.texts
         return self.so_far.take(text.token_ids)
 

@@ -37,6 +37,7 @@ class Driver:
         executor: where its workers are.
         rows, shard_rows: see `Manifest`; None for as many as fit.
         progress: whether stderr shows how far the job is.
+        drafts: the folder of a job whose texts are drafts for those of rows with the same ids.
     """
 
     names: Sequence[str]
@@ -46,6 +47,7 @@ class Driver:
     rows: int | None
     shard_rows: int | None
     progress: bool
+    drafts: Path | None = None
 
     def __post_init__(self) -> None:
         self._began = time.monotonic()
@@ -177,9 +179,10 @@ class Driver:
         def schedule(slots: list[Slot]) -> Schedule:
             return Schedule(shards=open_shards, slots=slots, write=write, blame=blame, say=say)
 
+        asked = {"folder": str(self.folder), "digest": digest, "drafts": self.drafts and str(self.drafts)}
         assert self._workers is not None  # a first one has checked the job; tells mypy
         with Progress(total, total - sum(open_shards.values()), failed, shown=self.progress) as progress:
-            self._workers.run(schedule, {"folder": str(self.folder), "digest": digest}, done)
+            self._workers.run(schedule, asked, done)
 
     def _report(self, manifest: Manifest) -> Report:
         metas = [read_meta(self.folder, number) for number in range(len(manifest.shards))]

@@ -1,6 +1,6 @@
 """A request: one checked prompt with its settings, which is all that the loop needs to know."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -71,6 +71,7 @@ class Request:
         limits_thoughts: whether the limit is that of a thought and its answer together.
         own_limit: whether the limit is the default of its output type, and not the caller's.
         may_be_cut: whether its prompt may be cut, see `cut_left`, to make room for a whole text of its constraint.
+        draft: a text that was made before, which its texts may follow; empty if there is none.
         shorten: whether a value that the limit has shaped is returned instead of an error.
         deadline: when its texts end, finished or not, in seconds of `time.monotonic`; None for never.
         cache_salt: its KV cache is shared only with requests that have the same salt.
@@ -102,6 +103,7 @@ class Request:
     limits_thoughts: bool = False
     own_limit: bool = False
     may_be_cut: bool = False
+    draft: Sequence[int] = ()
     shorten: bool = False
     deadline: float | None = None
     cache_salt: str | None = None

@@ -12,6 +12,7 @@ from gen.constraints.automata.limits import TooLarge, Unsupported
 from gen.constraints.automata.searching import Search, search_of
 from gen.errors import ArgumentError, show
 from gen.hints import refuse_unknown_arguments
+from gen.requests.drafts import Draft
 from gen.requests.images import ImageLike
 from gen.requests.processors import LogitsProcessor
 from gen.samplers import Sampler
@@ -51,6 +52,7 @@ class Settings:
     truncate: Truncate = None
     max_time: float | None = None
     local_files: bool = True
+    draft: Draft | Sequence[Draft] = None
     limits_thoughts: bool = False
 
 
@@ -74,6 +76,7 @@ class OtherSettings(TypedDict, total=False):
     truncate: Truncate
     max_time: float | None
     local_files: bool
+    draft: Draft | Sequence[Draft]
 
 
 class AllSettings(OtherSettings, total=False):

@@ -21,6 +21,8 @@ from gen.models.transformers.rows import TransformersRows
 from gen.offline.manifest import read_manifest
 from gen.offline.parts import part_path
 from gen.offline.rows import Row, row_seed
+from gen.offline.worker.old_texts import OldTexts
+from gen.offline.worker.reading import Reader
 from gen.offline.worker.worker import Task, Worker
 from tests.helpers import needs_kernels_that_agree
 from tests.offline.helpers import read_parts, write_rows
@@ -395,3 +397,40 @@ def test_a_worker_that_sees_another_folder_or_manifest_ends_the_job_with_its_nam
         worker.run(tmp_path / "out", "another digest", Task(shard=0))
     with pytest.raises(gen.GenError, match=f"{host} does not see the job's folder"):
         worker.run(tmp_path / "elsewhere", digest, Task(shard=0))
+
+
+def test_old_texts_are_drafts_and_change_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: Any = [{"id": f"r{n}", "prompt": f"Once upon a time {n}"} for n in range(5)]
+    arguments: Any = {"model": "demo", "rows": 2, "shard_rows": 3, "seed": 5, "max_new_tokens": 40}
+    old = gen.run_batch(write_rows(tmp_path / "old.jsonl", rows), tmp_path / "old", **arguments)
+    rows[1]["prompt"], rows[3]["id"] = "One evening", "new"
+    source = write_rows(tmp_path / "rows.jsonl", rows)
+    plain = gen.run_batch(source, tmp_path / "plain", **arguments)
+    drafts, read = list[Any](), Reader.read
+
+    def noted(self: Reader, row: Row, draft: str | None = None) -> Any:
+        drafts.append(draft)
+        return read(self, row, draft)
+
+    monkeypatch.setattr(Reader, "read", noted)
+    again = gen.run_batch(source, tmp_path / "again", drafts=tmp_path / "old", **arguments)
+    assert [part.read_bytes() for part in again.parts] == [part.read_bytes() for part in plain.parts]
+    texts = [result["text"] for result in read_parts(old.parts)]
+    assert [draft for draft in drafts if draft is not None] == [texts[n] for n in (0, 1, 2, 4)]
+    with pytest.raises(gen.ArgumentError, match="has none"):
+        gen.run_batch(source, tmp_path / "none", drafts=tmp_path / "elsewhere", **arguments)
+
+
+def test_old_texts_are_those_of_each_form_of_result(tmp_path: Path) -> None:
+    body: Any = {"choices": [{"message": {"content": "three"}}, {"message": {"content": "no"}}]}
+    results: Any = [
+        {"id": "a", "text": "one"},
+        {"id": "b", "texts": ["two", "no"]},
+        {"id": "batch_req_c", "custom_id": "c", "response": {"body": body}},
+        {"id": "d", "error": "it failed"},
+        {"id": "batch_req_e", "custom_id": "e", "response": None, "error": {"message": "it failed"}},
+    ]
+    (tmp_path / "part-00000.jsonl").write_text(json.dumps(results[0]) + "\n")
+    (tmp_path / "part-00001.jsonl").write_text("".join(json.dumps(one) + "\n" for one in results[1:]))
+    old = OldTexts(tmp_path)
+    assert [old.text(name) for name in "abcdef"] == ["one", "two", "three", None, None, None]

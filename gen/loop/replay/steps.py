@@ -31,6 +31,7 @@ _WORTH_OF_A_KNOWN_KIND = {"cpu": 3, "cuda": 8}  # the same, if this kind of step
 _HELD = 8  # recording holds so many times what a step looks at: all results of its operations, twice
 _TOO_MANY_CHANGES = 3  # in a row, of what recorded steps rest on
 _AT_ONCE = 8  # shapes that may be in recording: the one that came least lately gives way to another one
+_WIDEST = 8  # tokens of a row in a step that is kept: wider ones take far longer than the calls that keeping saves
 _MOST_SHAPES = 256  # shapes that are kept before all are forgotten: a server's users bring new functions all the time
 
 
@@ -126,7 +127,7 @@ class Steps:
         rows.prepare(slice(0, count), width)
         kind = rows.step_kind(width)
         key = count, view, width, *kind
-        keeps = self._keeps and rows.captures and rows.replayable and rows.rests_on is not None
+        keeps = self._keeps and rows.captures and rows.replayable and rows.rests_on is not None and width <= _WIDEST
         recording = rows.recordings.get(key) if keeps else None
         self.replayed, self.records = recording is not None, False
         if recording is not None:

@@ -10,21 +10,23 @@ import torch
 from torch import Tensor
 
 from gen.loop.results.ring import Ring, packed
-from gen.loop.speculation.settings import MOST
+from gen.loop.speculation.settings import MOST, MOST_RECORDED
 
 NGRAM = 8  # how many last tokens are looked for; fewer if they are not found
 LONGEST = 5
 """Kinds of drafts up to this one: how many tokens before the draft were found, earlier drafts of the step included."""
-FORCED, ENDING, WORD, LIKELY = range(LONGEST + 1, LONGEST + 5)
+FORCED, ENDING, WORD, LIKELY, RECORDED = range(LONGEST + 1, LONGEST + 6)
 """The other kinds: the type forces the draft, or would force it if a part of the text ended here; the draft continues a
-word of the prompt; or it is from one of few words of the prompt that the type allows."""
+word of the prompt; it is from one of few words of the prompt that the type allows; or it is from a text that was made
+before, which has been right so far."""
 
 
 class Drafts:
     """The drafts of each row, and what a step has made of them.
 
     Attributes:
-        feed: (count, 1 + MOST), int64: the tokens that a wide step reads: the newest token, and drafts.
+        feed: (count, 1 + MOST), int64: the tokens that a wide step reads: the newest token, and drafts. On a CPU
+            there is room for `MOST_RECORDED` drafts, and for what is chosen at their places.
         real: (count,), int64: how many of the drafts count; the others only fill the tensor.
         kinds: (count, MOST), int64: the kind of each draft; see `LONGEST` and `FORCED`.
         agreed: (count,), int64: how many drafts the last step has confirmed; a plain step confirms at most the first.
@@ -38,7 +40,7 @@ class Drafts:
         def table(dtype: torch.dtype, *width: int) -> Tensor:
             return torch.zeros((count, *width), dtype=dtype, device=device)
 
-        wide = 1 + MOST
+        wide = 1 + (MOST_RECORDED if device.type == "cpu" else MOST)
         self.feed = table(torch.int64, wide)
         notes = packed((table(torch.int64), table(torch.int64, MOST), table(torch.int64)))
         self.real, self.kinds, self.agreed = notes

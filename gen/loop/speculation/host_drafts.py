@@ -11,7 +11,8 @@ from typing import Self
 import numpy as np
 
 from gen.constraints.automata.arrays import Longs
-from gen.loop.speculation.drafts import ENDING, FORCED, LONGEST, NGRAM
+from gen.loop.speculation.drafts import ENDING, FORCED, LONGEST
+from gen.loop.speculation.recorded import Recorded, places_of_last
 from gen.loop.speculation.settings import MOST, Speculation
 from gen.loop.speculation.words import Words, ends_long_word, is_in_word
 from gen.stages.ahead import Ahead
@@ -23,14 +24,18 @@ _WORD = 6  # most words have at most so many tokens
 class SoFar:
     """A text as it grows.
 
+    Args:
+        draft: a text that was made before, which it may follow; empty if there is none.
+
     Attributes:
         tokens: (n,), the tokens of its prompt, and then its own.
     """
 
-    def __init__(self, prompt_ids: Sequence[int]) -> None:
+    def __init__(self, prompt_ids: Sequence[int], draft: Sequence[int] = ()) -> None:
         self._prompt_ids, self._room = prompt_ids, np.array(prompt_ids, np.int64)
         self.tokens: Longs = self._room
         self._words: Words | None = None
+        self._recorded = Recorded(draft) if draft else None
 
     def take(self, made: Sequence[int]) -> Self:
         """Take the text's own tokens; those that it had before are not looked at."""
@@ -40,7 +45,13 @@ class SoFar:
             self._room = np.concatenate([self.tokens, np.zeros(max(64, end), np.int64)])
         self._room[count:end] = made[count - prompt :]
         self.tokens = self._room[:end]
+        if self._recorded is not None and end > count:
+            self._recorded.follow(self.tokens[count:])
         return self
+
+    def recorded(self, least: int) -> list[tuple[int, int]]:
+        """What follows in the text that was made before, and the kind of each token; see `Recorded.drafts`."""
+        return [] if self._recorded is None else self._recorded.drafts(self.tokens, least)
 
     def found(self, ahead: Ahead | None, newest: int, *, drafted: bool, least: int) -> list[tuple[int, int]]:
         """Tokens that may follow, and the kind of each.
@@ -75,6 +86,13 @@ def drafts_of(
         least: how many of the last tokens must stand before what is drafted.
     """
     drafts, kinds = list[int](), list[int]()
+    for token, kind in text.recorded(least):
+        if not (ahead is None or ahead.go(token)):
+            break
+        drafts.append(token)
+        kinds.append(kind)
+    if drafts:
+        return drafts, kinds
     found = list[tuple[int, int]]()  # tokens that may follow, and their kinds
     while len(drafts) < speculation.most:
         token, kind, guess = -1, 0, None if ahead is None or not speculation.output_type else ahead.guess()
@@ -110,14 +128,8 @@ def found_before(text: Longs, least: int = 1) -> tuple[list[int], int]:
 
     If fewer than `least` were found, there are no tokens.
     """
-    last = len(text) - 1
-    at, count = np.flatnonzero(text[:last] == text[last]), 1
-    while at.size and count < NGRAM:
-        longer = at[(text[at - count] == text[last - count]) & (at >= count)]
-        if not longer.size:
-            break
-        at, count = longer, count + 1
-    if not at.size or count < least:
+    at, count = places_of_last(text, text[:-1])
+    if count < max(1, least):
         return [], 0
     follow: list[int] = text[at[-1] + 1 : at[-1] + 1 + MOST].tolist()
     return (follow * MOST)[:MOST], count

@@ -14,10 +14,12 @@ from gen.models.base import Model
 class Speculation:
     """Where the drafts come from that a step reads beside the newest token; see `speculate` of `gen.generate`.
 
+    A text that you give as `draft` is read in any case.
+
     Args:
         prompt: whether to draft what followed when the last tokens stood in the prompt or the text before.
         output_type: whether to draft tokens that an output type forces.
-        most: how many tokens a step may draft, 1 to 7.
+        most: how many tokens a step may draft, 1 to 7; in float32, a step may draft more from a `draft`.
     Raises:
         ArgumentError: a value of another kind, or nothing to draft from.
     """
@@ -36,6 +38,8 @@ class Speculation:
 
 MOST = 7
 """The largest number of drafts of a step."""
+MOST_RECORDED = 63
+"""The same for drafts from a text that was made before, on a CPU."""
 
 _ROUNDING = 1e-4  # the largest difference, relative to the spread of logits: in float32 it is 1e-6, in float16 1e-3
 Speculate = Literal["auto", False] | Speculation

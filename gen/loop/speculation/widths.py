@@ -22,7 +22,10 @@ from gen.samplers.kinds import draws
 logger = logging.getLogger("gen")
 
 WIDTHS = (1, 4, 8)
-_RATES = (0.0, 0.1, 0.5, 0.6, 0.75, 0.85, 0.98, 0.6, 0.65, 0.7)  # the part of drafts that are right at first, by kind
+WIDER = (16, 32, 64)  # for drafts from a text that was made before
+_READ = 256  # tokens of all rows in such a step, at most: more are hardly read faster, and their logits take memory
+# the part of drafts that are right at first, by kind
+_RATES = (0.0, 0.1, 0.5, 0.6, 0.75, 0.85, 0.98, 0.6, 0.65, 0.7, 0.98)
 # a wide step must be so many times as fast as a plain one, and a narrower one as a wider one: clocks are not exact, and
 # the wider step shows more of how good the drafts are
 _BETTER = 1.05
@@ -85,7 +88,8 @@ def widths_for(
     elif speculate == "auto" and not same:
         problem = "in half precision, or with quantised weights, a text would depend on which steps are wide"
     else:
-        return Widths(Speculation() if speculate == "auto" else speculate, costs, fixed=not same)
+        speculation = Speculation() if speculate == "auto" else speculate
+        return Widths(speculation, costs, fixed=not same, widest=rows.widest)
     tell(model, f"no step reads drafts: {problem}")
     return None
 
@@ -117,17 +121,19 @@ class Widths:
     Args:
         speculation: says how many drafts there may be.
         costs: how long steps take.
-        fixed: whether all steps have the largest width, so that no clock decides: for models whose numbers depend on
-            the width.
+        fixed: whether all steps have the largest of `WIDTHS`, so that no clock decides: for models whose numbers depend
+            on the width.
+        widest: how many tokens of a row a step may read at most.
 
     Attributes:
         others_wait: whether other texts wait for rows: then each text that ends sooner saves as much as any other.
         misses: how many plain steps there were in a row whose drafts were wrong, or that had none.
     """
 
-    def __init__(self, speculation: Speculation, costs: Costs, *, fixed: bool) -> None:
+    def __init__(self, speculation: Speculation, costs: Costs, *, fixed: bool, widest: int = WIDER[-1]) -> None:
         self.speculation, most = speculation, speculation.most
         self._widths = tuple(width for width in WIDTHS if width < 2 * most or width <= 4)
+        self._wider = tuple(width for width in WIDER if width <= widest)
         self.fixed, self._costs = fixed, costs
         self.others_wait = False
         self.misses = self._rests = 0
@@ -142,12 +148,19 @@ class Widths:
 
     @property
     def widest(self) -> int:
-        """The widest step that there may be."""
+        """The widest step that there may be, except with drafts from a text that was made before."""
         return self._widths[-1]
 
     def narrower(self, width: int) -> int:
         """The next width below this one."""
-        return self._widths[self._widths.index(width) - 1]
+        return max(one for one in (*self._widths, *self._wider) if one < width)
+
+    def _for(self, count: int, texts: Sequence[Agreement]) -> tuple[int, ...]:
+        """The widths that a step of so many rows may have: wider ones only if a text has drafts for more than half."""
+        most = max(len(text.rates) for text in texts)
+        if most <= MOST:
+            return self._widths
+        return self._widths + tuple(width for width in self._wider if width <= 2 * most and width * count <= _READ)
 
     def choose(self, count: int, texts: Sequence[Agreement]) -> int:
         """The width that saves the most time, for a step of so many rows.
@@ -160,7 +173,7 @@ class Widths:
             return self.widest
         if not any(text.kinds for text in texts):
             return 1
-        takes = self._costs.of(count, self._widths)
+        takes = self._costs.of(count, self._for(count, texts))
         ways = ways_through(texts[0].rates, takes) if len(texts) == 1 else self._each(texts, takes)
         best = max(width for width, took in ways.items() if took <= _BETTER * min(ways.values()))
         if self._costs.worth < 1 and sum(worth_of(text.rates, best) for text in texts) < _SURE * takes[best] * len(

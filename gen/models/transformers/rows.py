@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # linear layers give a token the same bits in any batch whose number of rows is a multiple of these
 _WIDTH, _PLACES = 16, 4  # tokens of prompts with padding; places after which logits are made
 _STEP_COSTS = 16  # about as many tokens are read in the time of a step
-WIDEST = 8  # tokens of a row in a step
+WIDEST = 64  # tokens of a row in a step
 _LOGITS = 2**25  # the most numbers in the logits of prompts that are read together
 
 

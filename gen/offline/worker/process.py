@@ -49,8 +49,9 @@ def answered(worker: Worker | None, asked: dict[str, Any]) -> tuple[Any, bool]:
                 return Worker(settings, device, threads), False
             case {"check": row, "devices": devices} if worker is not None:
                 return worker.check(None if row is None else Row(**row), devices), False
-            case {"folder": folder, "digest": digest, "task": task} if worker is not None:
-                return worker.run(Path(folder), digest, Task(**task)), False
+            case {"folder": folder, "digest": digest, "drafts": drafts, "task": task} if worker is not None:
+                old = None if drafts is None else Path(drafts)
+                return worker.run(Path(folder), digest, Task(**task), old), False
         raise GenError(f"a worker was asked {list(asked)}")
     except GenError as error:
         kind = next(kind for kind in KINDS if isinstance(error, kind))

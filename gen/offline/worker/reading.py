@@ -63,14 +63,17 @@ class Reader:
         self._model, self._settings = model, settings
         self._known: set[str] = set()  # fields of bodies that were reported as unknown
 
-    def read(self, row: Row) -> ReadRow:
+    def read(self, row: Row, draft: str | None = None) -> ReadRow:
         """A row as a call.
 
+        Args:
+            draft: a text that the row's own may be like.
         Raises:
             ApiError, ArgumentError: its settings, or those of all rows, cannot be used.
         """
         prompt, constraint, body = row.prompt, self._constraint, None
         given = {**self._settings, "sampler": self._sampler, **row.asked, "seed": row_seed(self._settings["seed"], row)}
+        given["draft"] = draft
         if row.body is not None:
             from gen.offline.worker.bodies import read_body
 

@@ -19,6 +19,7 @@ from gen.offline.parts import Result, counts_of, failed, write_part
 from gen.offline.rows import Row
 from gen.offline.sources import sources_of
 from gen.offline.worker.fingerprint import fingerprint
+from gen.offline.worker.old_texts import OldTexts
 from gen.server.errors import ApiError
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Worker:
         self._fingerprint = fingerprint(settings["model"])
         self._reader = Reader(self._model, settings)
         self._manifest: tuple[Manifest, str] | None = None
+        self._old: OldTexts | None = None
 
     def check(self, longest: Row | None, devices: list[str | None]) -> Result:
         """What the driver needs to know before it begins; this generates one token.
@@ -94,11 +96,12 @@ class Worker:
             "devices": [str(device) for device in available_devices() if device.type == "cuda"] or ["cpu"],
         }
 
-    def run(self, folder: Path, digest: str, task: Task) -> Result:
+    def run(self, folder: Path, digest: str, task: Task, drafts: Path | None = None) -> Result:
         """Make a part, or run one of its rows.
 
         Args:
             digest: the sha256 of the driver's manifest.
+            drafts: the folder of a job whose texts are drafts for those of rows with the same ids.
         Returns:
             How many rows, failed rows and tokens; a row that was run to its end, or None; the result of the only row.
         Raises:
@@ -106,6 +109,8 @@ class Worker:
             Exception: an error that a worker does not survive, such as one of CUDA.
         """
         begin, manifest = time.time(), self._read_manifest(folder, digest)
+        if drafts is not None and self._old is None:
+            self._old = OldTexts(drafts)
         results = self._results(manifest, manifest.shard(folder, task.shard, task.row))
         if task.row is not None:
             return {"good": None if failed(results[0]) else task.row, "result": results[0]}
@@ -132,7 +137,8 @@ class Worker:
             try:
                 if row.error:
                     raise ArgumentError(row.error)
-                read[index] = self._reader.read(row)
+                draft = None if self._old is None else self._old.text(row.id)
+                read[index] = self._reader.read(row, draft)
             except (ArgumentError, ApiError) as error:
                 results[index] = failure_of(row, error)
         jobs = self._run([one.call.requests[0] for one in read.values()], rows=manifest.rows)

@@ -1,0 +1,149 @@
+"""What a text that was made before saves as the draft of the next one, and that no text changes.
+
+    python -m benchmarks.recorded_drafts --model models/SmolLM2-135M-Instruct
+    python -m benchmarks.recorded_drafts --job 8 32
+
+Texts of 200 tokens, one at a time, greedy and drawn, in turns, in CPU seconds of one thread for the whole call: without
+a draft, with the text itself, with one that is right up to its 100th token, and with wrong ones: random tokens, and the
+text of another prompt.
+
+`--job` runs jobs of 200 rows instead, with so many rows at once: first with old prompts, then with 5 % of them changed,
+without drafts and with the old job's texts. CPU seconds are those of the worker, its start included; the parts of both
+jobs must be equal byte for byte.
+"""
+
+import argparse
+import json
+import resource
+import tempfile
+from pathlib import Path
+from random import Random
+from statistics import median
+from time import thread_time
+from typing import Any
+
+import torch
+
+import gen
+from benchmarks.measuring import machine, write_json
+
+NEW, HALF = 200, 100
+ROWS, CHANGED, ROW_TOKENS = 200, 10, 64
+PROMPTS = (
+    "Why is the sky blue?",
+    "Tell me a short story about a dragon who is afraid of fire.",
+    "What should I cook tonight with eggs and rice?",
+    "Explain what a hash table is.",
+    "Describe how bees find their way home.",
+)
+THINGS = ("rivers", "bridges", "clocks", "maps", "lamps", "trains", "stones", "birds", "ships", "gardens")
+PLACES = ("Norway", "Peru", "Japan", "Kenya", "Canada", "India", "Spain", "Egypt", "Chile", "Poland")
+SAMPLERS = {"greedy": gen.samplers.greedy(), "temperature 0.8": gen.samplers.multinomial(temperature=0.8, top_p=0.95)}
+
+
+def measure(model: Any, rounds: int) -> list[dict[str, Any]]:
+    """The time with each draft, over that without one, by sampler: medians over prompts and rounds."""
+    found = []
+    for name, sampler in SAMPLERS.items():
+
+        def make(prompt: str, draft: Any = None, sampler: Any = sampler) -> tuple[Any, float]:
+            begin = thread_time()
+            made = gen.generate(
+                model,
+                prompt,
+                chat=True,
+                sampler=sampler,
+                max_new_tokens=NEW,
+                eos_token_id=[],
+                seed=7,
+                details=True,
+                draft=draft,
+            )
+            return made, thread_time() - begin
+
+        texts = [make(prompt)[0] for prompt in PROMPTS]
+        random = Random(0)
+        ratios: dict[str, list[float]] = {}
+        for number, prompt in list(enumerate(PROMPTS)) * rounds:
+            text = texts[number]
+            junk = random.choices(range(1000, model.tokenizer.vocab_size), k=NEW)
+            drafts = {
+                "unchanged": text,
+                "as a str": text.text,
+                "right up to its 100th token": [*text.token_ids[:HALF], *junk[HALF:]],
+                "random tokens": junk,
+                "another text": texts[number - 1],
+            }
+            _, plain = make(prompt)
+            for kind, draft in drafts.items():
+                made, seconds = make(prompt, draft)
+                assert made.token_ids == text.token_ids, f"{kind}: the text differs"
+                ratios.setdefault(kind, []).append(seconds / plain)
+        for kind, each in ratios.items():
+            told = {"median": round(median(each), 3), "least": round(min(each), 3), "most": round(max(each), 3)}
+            found.append({"sampler": name, "draft": kind, "of plain": told})
+            print(json.dumps(found[-1]), flush=True)
+    return found
+
+
+def job_prompts(changed: bool) -> list[str]:
+    """The prompts of the rows; every twentieth one may be changed."""
+    names = [f"{thing} in {place}" for thing in THINGS for place in PLACES]
+    prompts = [f"{verb} the {name}." for verb in ("Describe", "Tell a story about") for name in names]
+    every = ROWS // CHANGED
+    return [f"In short, {one}" if changed and n % every == 7 else one for n, one in enumerate(prompts)]
+
+
+def measure_job(path: str, rows: int) -> dict[str, Any]:
+    """The CPU seconds of a job with the old texts as drafts, over those of the same job without drafts."""
+    with tempfile.TemporaryDirectory() as place:
+        folder, taken = Path(place), {}
+
+        def run(out: str, changed: bool, drafts: str | None = None) -> bytes:
+            lines = [{"id": f"row {n}", "prompt": one} for n, one in enumerate(job_prompts(changed))]
+            name = folder / f"{out}.jsonl"
+            name.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            begin = resource.getrusage(resource.RUSAGE_CHILDREN)
+            report = gen.run_batch(
+                name,
+                folder / out,
+                model=path,
+                rows=rows,
+                shard_rows=ROWS,
+                max_new_tokens=ROW_TOKENS,
+                chat=True,
+                seed=1,
+                drafts=None if drafts is None else folder / drafts,
+                progress=False,
+            )
+            end = resource.getrusage(resource.RUSAGE_CHILDREN)
+            taken[out] = end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
+            return b"".join(part.read_bytes() for part in report.parts)
+
+        run("old", False)
+        plain = run("plain", True)
+        equal = run("drafted", True, "old") == plain
+    seconds = {name: round(one, 1) for name, one in taken.items()}
+    return {"rows": rows, "seconds": seconds, "of plain": round(taken["drafted"] / taken["plain"], 3), "equal": equal}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="models/SmolLM2-135M-Instruct")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--job", type=int, nargs="*", default=[])
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.job:
+        found = [measure_job(given.model, rows) for rows in given.job]
+    else:
+        found = measure(gen.load(given.model, device="cpu", dtype="float32"), given.rounds)
+    told = {"machine": machine(), "results": found}
+    if given.json:
+        write_json(given.json, told)
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

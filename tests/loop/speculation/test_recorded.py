@@ -1,0 +1,153 @@
+"""Texts that were made before, as drafts: the oracle is the same call without a draft."""
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gen
+from benchmarks.speculation_cases import Person, compare_case
+from gen.completions import Completion
+from gen.errors import ArgumentError
+from gen.loop.batch import Batch
+from gen.loop.speculation.drafts import RECORDED
+from gen.loop.speculation.recorded import Recorded
+from gen.models.transformers.model import TransformersModel
+from gen.samplers import beam_search, greedy, multinomial
+
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture(scope="module")
+def model() -> TransformersModel:
+    return gen.load("demo")
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Has an entry for each step of the loop."""
+    came, step = list[None](), Batch._step
+
+    def counted(self: Batch) -> bool:
+        came.append(None)
+        return step(self)
+
+    monkeypatch.setattr(Batch, "_step", counted)
+    return came
+
+
+def made(model: TransformersModel, draft: Any = None, **arguments: Any) -> Completion:
+    settings: dict[str, Any] = {"seed": 3, "max_new_tokens": 150, "eos_token_id": [], "sampler": greedy()} | arguments
+    found: Completion = gen.generate(model, PROMPT, details=True, draft=draft, **settings)
+    return found
+
+
+def longs(*numbers: int) -> Any:
+    return np.array(numbers, np.int64)
+
+
+def tokens(found: list[tuple[int, int]]) -> list[int]:
+    return [token for token, _ in found]
+
+
+def test_a_text_that_is_the_same_gets_ever_more_drafts() -> None:
+    recorded, text, counts = Recorded(range(300)), longs(7), []
+    while len(found := tokens(recorded.drafts(text, 2))):
+        counts.append(len(found))
+        assert found == [*range(found[0], found[-1] + 1)]
+        new = np.arange(found[0], min(found[-1] + 2, 300))  # all drafts are right, and one more token is made
+        recorded.follow(new)
+        text = np.concatenate([text, new])
+    assert counts == [7, 15, 31, 63, 63, 63, 52]
+
+
+def test_a_text_that_parted_comes_back_by_the_tokens_that_follow() -> None:
+    recorded = Recorded([1, 2, 3, 4, 5, 6, 7, 8, 9])
+    text = longs(0, 1, 2, 30)
+    recorded.follow(text[1:])
+    assert recorded.drafts(text, 2) == []
+    text = longs(0, 1, 2, 30, 5)
+    recorded.follow(text[-1:])
+    assert recorded.drafts(text, 2) == []  # one token is too few
+    text = longs(0, 1, 2, 30, 5, 6)
+    recorded.follow(text[-1:])
+    found = recorded.drafts(text, 2)
+    assert tokens(found) == [7, 8, 9] and found[0][1] == 2 and RECORDED not in dict(found).values()
+
+
+def test_of_equal_places_the_nearest_is_taken() -> None:
+    recorded, text = Recorded([1, 2, 3, 4, 9, 5, 1, 2, 7, 7, 1, 2, 8]), longs(1, 2, 3, 4, 9, 30, 1, 2)
+    recorded.follow(text)
+    assert tokens(recorded.drafts(text, 2)) == [7, 7, 1, 2, 8]
+
+
+@pytest.mark.parametrize("sampler", [greedy(), multinomial(temperature=0.8, top_p=0.9)], ids=["greedy", "drawn"])
+def test_an_unchanged_text_takes_few_steps(sampler: Any, model: TransformersModel, steps: list[None]) -> None:
+    plain = made(model, sampler=sampler, speculate=False)
+    steps.clear()
+    found = made(model, plain, sampler=sampler)
+    assert replace(found, logprobs=plain.logprobs, score=plain.score) == plain
+    assert found.logprobs == pytest.approx(plain.logprobs, abs=1e-4)
+    assert len(steps) <= 12 and found.accepted > 0.8 * len(found.token_ids)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7, 8])
+def test_no_draft_changes_a_text(seed: int, model: TransformersModel) -> None:
+    _, differences = compare_case(model, seed, longest=60, drafts=True)
+    assert differences == []
+
+
+def test_every_function_takes_a_draft(model: TransformersModel) -> None:
+    plain = made(model)
+    settings: dict[str, Any] = {"seed": 3, "max_new_tokens": 150, "eos_token_id": [], "sampler": greedy()}
+    stream = gen.stream(model, PROMPT, draft=plain.token_ids, **settings)
+    assert "".join(stream) == plain.text and stream.completion().accepted > 75
+    again = asyncio.run(gen.agenerate(model, PROMPT, details=True, draft=plain.text, **settings))
+    assert again == replace(plain, logprobs=again.logprobs, score=again.score) and again.accepted > 75
+    with gen.Engine(model, rows=2) as engine:
+        found = engine.submit(PROMPT, draft=plain.receipt, **settings).completion()
+    assert found.token_ids == plain.token_ids and found.accepted > 75
+
+
+def test_each_prompt_of_a_list_has_its_own_and_samples_share_theirs(model: TransformersModel) -> None:
+    sampler = multinomial(2, temperature=0.001)  # both texts are the same
+    arguments: dict[str, Any] = {"seed": 1, "max_new_tokens": [60, 2], "sampler": sampler, "eos_token_id": []}
+    plain: Any = gen.generate(model, [PROMPT, "A"], details=True, speculate=False, **arguments)
+    found: Any = gen.generate(model, [PROMPT, "A"], details=True, draft=[plain[0][0], None], **arguments)
+    assert [[one.token_ids for one in each] for each in found] == [[one.token_ids for one in each] for each in plain]
+    assert all(one.accepted > 5 for one in found[0])
+
+
+def test_a_typed_text_follows_a_draft_as_far_as_the_type_allows(model: TransformersModel) -> None:
+    arguments: dict[str, Any] = {"seed": 5, "details": True}
+    plain = gen.generate(model, "Describe Ada as JSON.\n", Person, speculate=False, **arguments)
+    for draft in (plain, plain.text[:20] + "}" + plain.text[20:], "no JSON"):
+        found = gen.generate(model, "Describe Ada as JSON.\n", Person, draft=draft, **arguments)
+        assert found.token_ids == plain.token_ids and found.value == plain.value
+
+
+def test_a_search_ignores_a_draft_and_says_so(model: TransformersModel, caplog: pytest.LogCaptureFixture) -> None:
+    own = gen.load("demo")
+    with caplog.at_level(logging.INFO, "gen"):
+        found = gen.generate(own, PROMPT, sampler=beam_search(2), max_new_tokens=9, draft="no")
+    assert found == gen.generate(model, PROMPT, sampler=beam_search(2), max_new_tokens=9)
+    assert "no step reads drafts: a beam search" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("prompt", "draft", "message"),
+    [
+        (PROMPT, 3.5, "draft must be a token id or a list of token ids"),
+        (PROMPT, [1, 10**6], "draft has the token id 1000000"),
+        (PROMPT, ["a", "b"], "draft has the token id 'a'"),
+        ([PROMPT, PROMPT], "text", "one draft or None for each of 2 prompts"),
+        ([PROMPT, PROMPT], ["text"], "one draft or None for each of 2 prompts"),
+        ([PROMPT, PROMPT], [5, 6], "one draft or None for each of 2 prompts"),
+    ],
+)
+def test_a_draft_of_another_kind_is_refused(prompt: Any, draft: Any, message: str, model: TransformersModel) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        gen.generate(model, prompt, draft=draft)
