@@ -77,7 +77,7 @@ docs: .venv/.tools
 resolve: .venv/.tools
 	$(RUN) .ci/resolve.py
 
-# What may depend on the checkout's name or place, in a clone named gen, under a path with a space.
+# The demo and the tests in a clone named gen, under a path with a space.
 elsewhere: .venv/.tools
 	.ci/elsewhere
 
