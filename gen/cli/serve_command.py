@@ -75,6 +75,10 @@ def serve_command(
             "Server", "Serve /metrics without a key on this port. If you give none: it needs a key.", "PORT", min=0
         ),
     ] = None,
+    otel: Annotated[
+        bool,
+        _option("Server", "Send a span for each request to OTEL_EXPORTER_OTLP_ENDPOINT.", None, "--otel"),
+    ] = False,
     log_format: Annotated[LogFormat, _option("Server", "How a line of the log is written.", None)] = LogFormat.text,
     log_level: Annotated[
         LogLevel, _option("Server", "Log from this level on; a request that has ended is info.", None)
@@ -139,10 +143,14 @@ def serve_command(
         from gen.server.accounts import LOG, write_logs
         from gen.server.keys import check_key, read_keys
         from gen.server.process import Process, listen
+
+        if otel:
+            from gen.server.tracing import tracer_of_environment
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("gen"):
             raise
-        raise ModelError(f"gen serve needs {error.name}: pip install 'gen-torch[serve]'") from error
+        extras = "serve,otel" if error.name.startswith("opentelemetry") else "serve"
+        raise ModelError(f"gen serve needs {error.name}: pip install 'gen-torch[{extras}]'") from error
 
     key = os.environ.get("GEN_API_KEY") if api_key is None else api_key
     if key is not None:
@@ -190,6 +198,7 @@ def serve_command(
             keys=keys,
             log_texts=log_texts,
             strict=strict,
+            tracer=tracer_of_environment() if otel else None,
             max_new_tokens=max_new_tokens,
             max_prompts=max_prompts,
             request_timeout=request_timeout,

@@ -33,6 +33,7 @@ class Account:
         status: of the answer; a stream's is the one that it ended with.
         ignored: the fields of its body that change nothing.
         texts: what the engine makes for it.
+        trace: the client's headers `traceparent` and `tracestate`, of W3C's Trace Context.
     """
 
     id: str
@@ -43,6 +44,7 @@ class Account:
     status: int = _GONE
     ignored: list[str] = field(default_factory=list)
     texts: "Texts | None" = None
+    trace: dict[str, str] = field(default_factory=dict)
 
     def seconds(self) -> float:
         """How long it has taken so far."""
@@ -92,10 +94,13 @@ class Accounting:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        asked = headers.get(b"x-request-id", b"").decode("latin-1")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        asked = headers.get("x-request-id", "")
         account = Account(
-            id=asked if _ID.fullmatch(asked) else new_id("req_"), method=scope["method"], endpoint=scope["path"]
+            id=asked if _ID.fullmatch(asked) else new_id("req_"),
+            method=scope["method"],
+            endpoint=scope["path"],
+            trace={name: headers[name] for name in ("traceparent", "tracestate") if name in headers},
         )
         scope["state"] = {**scope.get("state", {}), "account": account}
 

@@ -55,6 +55,10 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
     def ended(account: Account) -> None:
         keys.end(account.key)
         metrics.ended(account)
+        if settings.tracer is not None:
+            from gen.server.tracing import record
+
+            record(settings.tracer, account, settings.names[0])
 
     served, metrics = Served(engine, settings), Metrics(engine, settings.names[0])
     keys = Keys(settings.keys)

@@ -10,6 +10,8 @@ from gen.errors import ArgumentError, check_number, show
 from gen.server.keys import Key
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
     from gen.embedding.encoder import Encoder
 
 
@@ -34,6 +36,7 @@ class Settings:
         log_texts: whether the line of a request in the log has its texts, too.
         strict: whether a field that the server does not know is refused. Else it changes nothing, and the answer's
             header `x-ignored-fields` names it.
+        tracer: of OpenTelemetry, which gets a span for each request of texts; None for none.
     Raises:
         ArgumentError: a setting cannot be used.
     """
@@ -53,6 +56,7 @@ class Settings:
     cors_origins: Sequence[str] = ()
     log_texts: bool = False
     strict: bool = False
+    tracer: "Tracer | None" = None
 
     def __post_init__(self) -> None:
         for name in ("names", "embedder_names", "cors_origins"):
