@@ -63,6 +63,8 @@ if TYPE_CHECKING:  # "x as x" says that a name is for users; `_HOMES` has the sa
     from gen.models.loading import from_transformers as from_transformers, load as load
     from gen.offline.iterating import generate_iter as generate_iter
     from gen.offline.job import BatchReport as BatchReport, run_batch as run_batch
+    from gen.receipts.checks import Difference as Difference, Verification as Verification
+    from gen.receipts.verifying import verify as verify
     from gen.scoring.scorer import Score as Score
     from gen.scoring.scores import classify as classify, score as score
     from gen.calls.streams import Stream as Stream
@@ -111,6 +113,8 @@ _HOMES = {
     "models.loading": ["from_transformers", "load"],
     "offline.iterating": ["generate_iter"],
     "offline.job": ["BatchReport", "run_batch"],
+    "receipts.checks": ["Difference", "Verification"],
+    "receipts.verifying": ["verify"],
     "scoring.scorer": ["Score"],
     "scoring.scores": ["classify", "score"],
     "calls.streams": ["Stream"],
