@@ -56,7 +56,7 @@ def test_a_span_has_the_tokens_and_times_of_its_texts(
         "gen_ai.request.model": "tiny",
         "gen_ai.usage.input_tokens": len(engine.model.tokenizer.encode("One")),
         "gen_ai.usage.output_tokens": 6,
-        "gen.request_id": "mine",
+        "request.id": "mine",
         "http.response.status_code": 200,
     }
     assert told.items() >= expected.items()
