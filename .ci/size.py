@@ -21,8 +21,8 @@ LIMITS: dict[tuple[str, str], tuple[float, float]] = {
     (GEN, "files"): (350, 255),
     ("virtual GPUs", "lines"): (7_199, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (48_824, 41_000),
-    ("benchmarks", "lines"): (11_573, 10_000),
+    ("tests", "lines"): (48_864, 41_000),
+    ("benchmarks", "lines"): (11_873, 10_000),
     ("all of gen", "tokens per line of code"): (10.29, 10.2),
 }
 _COUNTED = {tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING}
