@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
-from gen.samplers.backends import cpu_passes, torch_backend
+from gen.samplers.backends import torch_backend
 from gen.samplers.parameters import Parameters
 
 Cases = dict[str, Callable[[], object]]
@@ -59,11 +59,10 @@ def _recorded(batch: int) -> Tensor:
 
 
 def our_cases(logits: Tensor) -> Cases:
-    """gen's samplers; all but the first return log-probabilities."""
+    """gen's samplers."""
     rows = len(logits)
     weights, keys = torch.zeros(rows), torch.arange(rows)
     cases: Cases = {
-        "gen: greedy, ids alone": lambda: cpu_passes.argmax(logits.float()),
         "gen: greedy": _step(GreedySampler(), logits, weights, keys),
     }
     for name, settings in SETTINGS.items():

@@ -206,8 +206,6 @@ class RowSet:
         """
         each = (rows.stop - rows.start) // len(requests)
         firsts = slice(rows.start, rows.stop, each)
-        if self.device.type == "cuda":
-            self._warm_up(requests)
         inputs = [request.inputs for request in requests] if any(request.inputs for request in requests) else []
         starts = starts or [0] * len(tokens)
         parts = [read[start:] for read, start in zip(tokens, starts, strict=True)]
@@ -429,17 +427,6 @@ class RowSet:
     def moving(self) -> Iterable[Tensor]:
         """The tensors that a rehearsal changes; they must be restored before it runs again from the same state."""
         return chain(self._tensors(), self.rows.moving())
-
-    def _warm_up(self, requests: Sequence[Request]) -> None:
-        """Compile kernels now, and not between a prompt and its first token."""
-        staged = bool(self._active) or any(one.sampler.penalties or one.logits_processors for one in requests)
-        kinds = [(self.dtype, self._width)]  # logits as the model gives them, and below as stages give them
-        kinds += [(dtype, self._vocabulary) for dtype in (torch.float32, self.dtype)] if staged else []
-        shapes = [
-            torch.empty((1, width), dtype=dtype, device="meta")[:, : self._vocabulary]
-            for dtype, width in dict.fromkeys(kinds)
-        ]
-        self.search.warm_up(shapes, requests)
 
     def _begin_rows(
         self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]], weights: Sequence[float]

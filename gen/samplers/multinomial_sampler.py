@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from gen.arguments import read_whole
-from gen.samplers.backends.choosing import draw
+from gen.samplers.backends.choosing import draw, most_likely
 from gen.samplers.base import Sampled, step_with_generator, without_gradients
+from gen.samplers.logits import check_logits
 from gen.samplers.outlines_processors import LogitsProcessor, processors_of, warp
 from gen.samplers.parameters import Parameters
 from gen.samplers.penalties import Penalties
@@ -69,7 +70,11 @@ class MultinomialSampler(Penalties):
     @without_gradients
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`."""
-        token_ids, logprobs = draw(logits, keys, self.parameters)
+        if self.parameters.greedy:
+            token_ids, logprobs = most_likely(logits)
+        else:
+            check_logits(logits)
+            token_ids, logprobs = draw(logits, keys, self.parameters.for_rows(logits))
         return token_ids, torch.arange(logits.shape[0], device=logits.device), weights + logprobs
 
     @without_gradients

@@ -82,13 +82,14 @@ def warp(parameters: Parameters, logits: Tensor) -> Tensor:
     check_logits(logits)
     if parameters.greedy:  # the most likely token stays; as a row's own temperature 0 can be given
         parameters = Parameters(temperature=torch.zeros(len(logits), device=logits.device))
-    temperature, *cuts = parameters.for_rows(logits)
-    kept = torch_backend.keeps(logits, temperature, *cuts)
+    kept = torch_backend.keeps(logits, *parameters.for_rows(logits))
     values = native(logits).float()
-    if temperature is not None:
+    if (temperature := parameters.temperature) is not None:
         values = values.clamp(max=torch.finfo(torch.float32).max)
         top = values.masked_fill(~kept, -math.inf).amax(-1, keepdim=True)
-        divisor = temperature.view(-1, 1) if temperature.dim() else temperature  # a number is on the CPU
+        divisor = (
+            temperature.view(-1, 1) if isinstance(temperature, Tensor) else torch.tensor(temperature, device="cpu")
+        )
         values = (values - top) / divisor.clamp(SMALLEST, LARGEST).float()
     return values.masked_fill(~kept, -math.inf)
 

@@ -16,9 +16,8 @@ from gen.loop.row_set import RowSet
 from gen.loop.searches.drawing import Drawing
 from gen.loop.speculation.widths import Widths
 from gen.models.transformers.model import TransformersModel
-from gen.samplers import BeamSearchSampler
+from gen.samplers import BeamSearchSampler, MultinomialSampler
 from gen.samplers.backends import choosing, torch_backend
-from gen.samplers.parameters import Parameters
 from gen.stages.device_constraints import DeviceConstraints
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.launches import launches
@@ -153,8 +152,8 @@ def test_the_torch_sampler_takes_few_launches(
     settings: dict[str, Any], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choosing, "_backend", lambda logits: torch_backend)
-    logits, keys, parameters = torch.randn(2, 1000), torch.arange(2), Parameters(**settings)
+    sampler, arguments = MultinomialSampler(**settings), (torch.randn(2, 1000), torch.ones(2), torch.arange(2))
     for _ in range(2):  # things that are made once are made in the first step
         with Launches() as launched:
-            choosing.draw(logits, keys, parameters)
-    assert 0 < launched.count <= most
+            sampler.step(*arguments)
+    assert 2 < launched.count <= most + 2  # two are for the ancestors and the weights

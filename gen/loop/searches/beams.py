@@ -76,9 +76,6 @@ class Beams:
     def key(self) -> Hashable:
         return self._eos.shape[1]
 
-    def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
-        """See `gen.loop.searches.search.Search.warm_up`: this search has no kernels of its own."""
-
     def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
         widest = max(len(request.ends) for request in requests)
         if widest > self._eos.shape[1]:

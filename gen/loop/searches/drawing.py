@@ -1,94 +1,64 @@
 """Draws the token of every row by itself, each with its own temperature, cuts and seed; temperature 0 is greedy."""
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from gen.devices import runs_triton, to_device
+from gen.devices import to_device
 from gen.loop.results.ring import packed
 from gen.requests.request import Request
 from gen.samplers import MultinomialSampler
 from gen.samplers.backends.choosing import draw, most_likely
 from gen.samplers.base import Sampler
-from gen.samplers.parameters import Parameters
-from gen.stages.places import Here, Places, lines
+from gen.samplers.parameters import DTYPES, NEUTRAL, Table, table_of_numbers
+from gen.stages.places import Here, lines
 from gen.stages.room import Room
 
-_DEFAULTS = {"temperature": 1.0, "top_k": 2**62, "top_p": 1.0, "min_p": 0.0}
-_DTYPES = {"temperature": torch.float32, "top_k": torch.int64, "top_p": torch.float64, "min_p": torch.float64}
 _GREEDY = (0.0, None, None, None)  # the numbers of a sampler that takes the most likely token
 
 
 class Drawing:
     """The search of greedy and multinomial samplers.
 
-    While all requests have equal parameters, these are numbers, which is faster. As soon as one request differs, the
-    parameters of each row are in tables on the device, until `begin` is called. Tokens are the same either way.
+    The parameters of each row are in tables on the device, which change when rows begin. A step reads the tables that
+    any request has used since `begin`; if all of these requests are greedy, it draws nothing.
+
+    Attributes:
+        draws: see `gen.loop.searches.search.Search`; whether any request is not greedy.
     """
 
-    reorders = scores = False
+    reorders = scores = draws = False
 
     def __init__(self, count: int, device: torch.device) -> None:
         token_ids = torch.zeros((count, 1), dtype=torch.int64, device=device)
         self.results = packed((token_ids, torch.zeros(count, dtype=torch.float32, device=device)))
         self._token_ids, self._logprobs = self.results
-        self._zeros = torch.zeros(count, dtype=torch.float32, device=device)
         self._tables = {
-            name: torch.full((count,), value, dtype=_DTYPES[name], device=device) for name, value in _DEFAULTS.items()
+            name: torch.full((count, 1), value, dtype=DTYPES[name], device=device) for name, value in NEUTRAL.items()
         }
-        self._compiled: set[Hashable] = set()
         self.begin()
 
     def begin(self) -> None:
         """All rows are free: forget what earlier requests asked for."""
-        self._seen: dict[tuple[float | None, ...], Sampler] = {}
-        self._used: list[str] = []
-        self._views: dict[tuple[int, int], Parameters] = {}
-
-    @property
-    def draws(self) -> bool:
-        """See `gen.loop.searches.search.Search`; False if all requests are greedy."""
-        return self._seen.keys() != {_GREEDY}
+        self.draws = False
+        self._used = ["scale"]
 
     def key(self) -> Hashable:
-        return tuple(self._seen) if len(self._seen) == 1 else tuple(self._used)
-
-    def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
-        if not runs_triton(self._zeros):
-            return
-        asked = self._seen | {_numbers(request.sampler): request.sampler for request in requests}
-        places = [place for place, name in enumerate(_DEFAULTS) if any(numbers[place] is not None for numbers in asked)]
-        used = sorted({*self._used, *(list(_DEFAULTS)[place] for place in places)})
-        for like in logits:
-            kind = like.dtype, like.stride(), tuple(asked) if len(asked) == 1 else tuple(used)
-            if kind in self._compiled:
-                continue
-            self._compiled.add(kind)
-            device = self._zeros.device
-            made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device).zero_()
-            keys = torch.zeros(1, dtype=torch.int64, device=device)
-            if len(asked) == 1:
-                next(iter(asked.values())).step(made, self._zeros[:1], keys)
-            else:
-                tables: dict[str, Any] = {name: self._tables[name][:1] for name in used}
-                draw(made, keys, Parameters(**tables))
+        return (self.draws, *self._used)
 
     def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
-        columns = [numbers for request in requests for numbers in [_numbers(request.sampler)] * len(request.seeds)]
-        for request in requests:
-            if len(self._seen) < 2:  # from two on there are tables, for any number of samplers
-                self._seen.setdefault(_numbers(request.sampler), request.sampler)
-        for place, (name, default) in enumerate(_DEFAULTS.items()):
+        asked = [numbers for request in requests for numbers in [_numbers(request.sampler)] * len(request.seeds)]
+        self.draws = self.draws or any(numbers != _GREEDY for numbers in asked)
+        for name, column in table_of_numbers(asked)._asdict().items():
             table = self._tables[name]
-            if name not in self._used and any(numbers[place] is not None for numbers in columns):
-                table.fill_(default)  # the value for running rows, which do not use this parameter
+            if column is not None and name not in self._used:
+                table.fill_(NEUTRAL[name])  # for running rows, which do not use this parameter
                 self._used.append(name)
-                self._views.clear()
-            if name in self._used:
-                values = [default if numbers[place] is None else numbers[place] for numbers in columns]
-                table[rows] = to_device(torch.tensor(values, dtype=table.dtype, device="cpu"), table.device)
+            if column is not None:
+                table[rows] = to_device(column, table.device)
+            elif name in self._used:
+                table[rows] = NEUTRAL[name]
 
     def choose(
         self,
@@ -123,31 +93,15 @@ class Drawing:
         """A token for each row, (n, 1), and its log-probability, (n,); rows that are not `wanted` (n,) get any."""
         if keys is None:
             return most_likely(logits)
-        if len(self._seen) == 1:
-            [sampler] = self._seen.values()
-            assert isinstance(sampler, MultinomialSampler)  # a greedy one needs no keys; tells mypy
-            return draw(logits, keys, sampler.parameters, wanted)
-        return draw(logits, keys, self._parameters(here), wanted)
-
-    def _parameters(self, here: Here) -> Parameters:
-        """Each row's parameters: views of the tables, which change in place when rows are filled; copies for places."""
-        if isinstance(here, Places):
-            copies: dict[str, Any] = {name: lines(self._tables[name], here) for name in self._used}
-            return Parameters(**copies)
-        where = here.start, here.stop
-        if where not in self._views:
-            tables: dict[str, Any] = {name: self._tables[name][here] for name in self._used}
-            self._views[where] = Parameters(**tables)
-        return self._views[where]
+        return draw(logits, keys, Table(**{name: lines(self._tables[name], here) for name in self._used}), wanted)
 
     def tensors(self) -> Iterable[Tensor]:
         return (self._token_ids, self._logprobs, *self._tables.values())
 
 
 def _numbers(sampler: Sampler) -> tuple[float | None, ...]:
-    """The sampler's numbers for `_DEFAULTS`; None for those that it does not use."""
-    if isinstance(sampler, MultinomialSampler):
-        if not isinstance(sampler.temperature, Tensor) and sampler.temperature == 0:
-            return _GREEDY
-        return tuple(getattr(sampler, name) for name in _DEFAULTS)
-    return _GREEDY
+    """The sampler's temperature, top_k, top_p and min_p; None for those that it does not use."""
+    if not isinstance(sampler, MultinomialSampler) or sampler.parameters.greedy:
+        return _GREEDY
+    numbers: tuple[float | None, ...] = (sampler.temperature, sampler.top_k, sampler.top_p, sampler.min_p)  # type: ignore[assignment]
+    return numbers

@@ -37,13 +37,6 @@ class Search(Protocol):
     def key(self) -> Hashable:
         """What a recorded step depends on: with equal keys, steps make the same calls on the same tensors."""
 
-    def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
-        """Compile what `choose` will need once these requests are admitted, before their prompts are read.
-
-        Args:
-            logits: (1, vocab) each, on the meta device, with the dtypes and strides that later logits may have.
-        """
-
     def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
         """Rows, side by side, begin with the texts of these requests; `weights` are the log-probabilities so far."""
 

@@ -42,9 +42,6 @@ class UserSampling:
     def key(self) -> Hashable:
         return None
 
-    def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
-        """See `gen.loop.searches.search.Search.warm_up`: what the sampler needs is not known."""
-
     def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
         each = (rows.stop - rows.start) // len(requests)
         begun = torch.tensor(weights, dtype=torch.float32, device="cpu").repeat_interleave(each)

@@ -1,34 +1,33 @@
 """Chooses the backend that samples from a tensor; for equal logits, all backends give the same result.
 
-The CPU backend, which may branch on values at no cost, and Triton's kernels on CUDA devices are registered as torch
-operations: a recording or a graph capture of a step sees one call. All other tensors use the torch backend, which has
-no host syncs and is seen as many calls.
+On CUDA devices Triton's kernels sample, if they are in use; all other tensors use the torch backend. On a CPU it may
+read values, and it and Triton's kernels are registered as torch operations: a recording or a graph capture of a step
+sees one call. Elsewhere it has no host syncs and is seen as many calls.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gen.devices import runs_triton
-from gen.samplers.backends import cpu_backend, torch_backend
+from gen.samplers.backends import torch_backend
 from gen.samplers.logits import check_logits
-from gen.samplers.parameters import Parameters
+from gen.samplers.parameters import Table
 
 _OPERATIONS = {
     "most_likely": "(Tensor logits) -> (Tensor, Tensor)",
     "likeliest": "(Tensor logits, int n) -> (Tensor, Tensor)",
     "highest": "(Tensor values, int n) -> (Tensor, Tensor)",
-    "draw": "(Tensor logits, Tensor keys, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p)"
-    " -> (Tensor, Tensor)",
-    "draw_some": "(Tensor wanted, Tensor logits, Tensor keys, Tensor? temperature, Tensor? top_k, Tensor? top_p,"
-    " Tensor? min_p) -> (Tensor, Tensor)",
+    "draw": "(Tensor logits, Tensor keys, Tensor scale, Tensor? cold, Tensor? top_k, Tensor? top_p, Tensor? min_p,"
+    " Tensor? wanted=None) -> (Tensor, Tensor)",
 }
 _NAMES = torch.ops.gen
 for _name, _schema in _OPERATIONS.items():
     if not hasattr(_NAMES, _name):  # torch keeps the operation if gen is imported again
         torch.library.define(f"gen::{_name}", _schema)
-        torch.library.impl(f"gen::{_name}", "CPU", getattr(cpu_backend, _name))
+        torch.library.impl(f"gen::{_name}", "CPU", partial(getattr(torch_backend, _name), reads=True))
 
 
 def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,40 +67,25 @@ def highest(values: Tensor, n: int) -> tuple[Tensor, Tensor]:
     return best, token_ids
 
 
-def draw(logits: Tensor, keys: Tensor, parameters: Parameters, wanted: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def draw(logits: Tensor, keys: Tensor, table: Table, wanted: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Draw each row's token; returns it and its log-probability under the distribution that was drawn from.
 
     Args:
         logits: (rows, vocab), floating, any device.
         keys: (rows,), int64, on the same device.
-        parameters: their tensors on the same device; temperature 0 is greedy.
+        table: the rows' parameters, on the same device.
         wanted: (rows,) bool; the other rows may get any result. On a CPU only the wanted rows are drawn.
     Returns:
         (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row. Host sync: none on CUDA.
     Raises:
-        ArgumentError: these are no logits (rows, vocab), or a parameter's tensor has another number of rows.
-        DeviceError: a parameter's tensor is on another device.
+        ArgumentError: these are no logits (rows, vocab).
     """
-    backend = _backend(logits)
-    if parameters.greedy:
-        token_ids, logprobs = backend.most_likely(logits)
-    else:
-        columns = parameters.for_rows(logits)
-        if backend is torch_backend:
-            top_k = None if columns[1] is None else parameters.top_k  # a Python number: a recording reads no tensor
-            token_ids, logprobs = torch_backend.draw(logits, keys, columns[0], top_k, *columns[2:])
-        elif wanted is not None and backend is _NAMES:
-            token_ids, logprobs = _NAMES.draw_some(wanted, logits, keys, *columns)
-        else:
-            token_ids, logprobs = backend.draw(logits, keys, *columns)
+    token_ids, logprobs = _backend(logits).draw(logits, keys, *table, wanted)
     return token_ids, logprobs
 
 
 def _backend(logits: Tensor) -> Any:
-    """A module with `most_likely`, `likeliest` and `draw`, or torch's operations of these names.
-
-    On CUDA devices these are Triton's kernels, if they are in use.
-    """
+    """A module with `most_likely`, `likeliest`, `highest` and `draw`, or torch's operations of these names."""
     check_logits(logits)
     if logits.shape[0] == 0:
         return torch_backend  # it works without rows too, because it never looks at values

@@ -1,6 +1,5 @@
 """Sampling with Triton kernels on a CUDA device: the logits are read once, and again only for cuts."""
 
-import math
 from functools import lru_cache
 from typing import Any
 
@@ -10,8 +9,9 @@ from torch import Tensor
 
 from gen.samplers.backends import torch_backend, triton_cuts, triton_kernels
 from gen.samplers.backends.blocks import count_blocks
+from gen.samplers.backends.cuts import Column
+from gen.samplers.backends.race import LOG2_E
 from gen.samplers.logits import native
-from gen.samplers.parameters import LARGEST, SMALLEST, Column
 
 likeliest = torch_backend.likeliest  # no kernel, so nothing is compiled when top_logprobs or beams first need it
 highest = torch_backend.highest
@@ -25,7 +25,7 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     logits = _rows(logits)
     rows, vocab = logits.shape
     with _on(logits):
-        maxima, masses = _survey(logits, _column(None, 1, torch.float32, logits))
+        maxima, masses = _survey(logits, torch.full((rows,), float(LOG2_E), dtype=torch.float32, device=logits.device))
         token_ids, logprobs = _results(logits)
         triton_kernels.most_likely[(rows,)](
             logits,
@@ -43,19 +43,23 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draw(
-    logits: Tensor, keys: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column
+    logits: Tensor,
+    keys: Tensor,
+    scale: Tensor,
+    cold: Column,
+    top_k: Column,
+    top_p: Column,
+    min_p: Column,
+    wanted: Column = None,
 ) -> tuple[Tensor, Tensor]:
     """See `torch_backend.draw`. Two kernels, four with top-k, top-p or min-p; host sync: none."""
     logits, keys = _rows(logits), keys.contiguous()
     rows, vocab = logits.shape
     has = {"HAS_TOP_K": top_k is not None, "HAS_TOP_P": top_p is not None, "HAS_MIN_P": min_p is not None}
-    cold = None if temperature is None or not temperature.dim() else temperature <= 0  # a number is in range
-    broken = [value.isnan() for value in (temperature, top_p, min_p) if value is not None and value.dim()]
+    # a kernel never looks at a column that is not given
+    columns = [(scale if column is None else column).contiguous() for column in (scale, top_k, top_p, min_p)]
     with _on(logits):
-        if cold is not None and temperature is not None:
-            temperature = temperature.masked_fill(cold, 1).clamp(SMALLEST, LARGEST)
-        temperature = _column(temperature, 1, torch.float32, logits)
-        maxima, masses = _survey(logits, temperature)
+        maxima, masses = _survey(logits, columns[0])
         blocks = maxima.shape[1]
         token_ids, logprobs = _results(logits)
         floors, thresholds = torch.empty((2, rows), dtype=torch.float32, device=logits.device)
@@ -63,16 +67,10 @@ def draw(
         listed = torch.empty((rows, blocks), dtype=torch.int32, device=logits.device)
         counts = torch.empty(rows, dtype=torch.int32, device=logits.device)
         if any(has.values()):
-            settings = (
-                temperature,
-                _column(top_k, vocab, torch.int64, logits, 1, vocab),
-                _column(top_p, 1, torch.float64, logits, SMALLEST, 1),
-                _column(min_p, 0, torch.float64, logits, 0, 1),
-            )
             triton_cuts.list_blocks[(rows,)](
                 maxima,
                 masses,
-                *settings,
+                *columns,
                 listed,
                 counts,
                 floors,
@@ -87,7 +85,7 @@ def draw(
                 logits.stride(0),
                 maxima,
                 masses,
-                *settings,
+                *columns,
                 listed,
                 counts,
                 floors,
@@ -106,7 +104,7 @@ def draw(
             keys,
             maxima,
             masses,
-            temperature,
+            columns[0],
             listed,
             counts,
             thresholds,
@@ -122,10 +120,8 @@ def draw(
         )
     if cold is not None:
         best, best_logprobs = most_likely(logits)
-        token_ids = torch.where(cold.unsqueeze(1), best, token_ids)
-        logprobs = torch.where(cold, best_logprobs, logprobs)
-    for nan in broken:
-        token_ids, logprobs = token_ids.masked_fill(nan.unsqueeze(1), 0), logprobs.masked_fill(nan, -torch.inf)
+        token_ids = torch.where(cold, best, token_ids)
+        logprobs = torch.where(cold.squeeze(1), best_logprobs, logprobs)
     return token_ids, logprobs
 
 
@@ -148,12 +144,12 @@ def _on(logits: Tensor) -> torch.cuda.device:
     return torch.cuda.device(logits.device.index if logits.is_cuda else -1)
 
 
-def _survey(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+def _survey(logits: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     rows, vocab = logits.shape
     blocks = count_blocks(vocab)
     maxima, masses = torch.empty((2, rows, blocks), dtype=torch.float32, device=logits.device)
     triton_kernels.survey[(rows, triton.cdiv(blocks, _SURVEYED))](
-        logits, logits.stride(0), temperature, maxima, masses, vocab, blocks, GROUP=_SURVEYED, enable_fp_fusion=False
+        logits, logits.stride(0), scale, maxima, masses, vocab, blocks, GROUP=_SURVEYED, enable_fp_fusion=False
     )
     return maxima, masses
 
@@ -161,17 +157,6 @@ def _survey(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
 def _results(logits: Tensor) -> tuple[Tensor, Tensor]:
     token_ids = torch.empty((len(logits), 1), dtype=torch.int64, device=logits.device)
     return token_ids, torch.empty(len(logits), dtype=torch.float32, device=logits.device)
-
-
-def _column(
-    value: Column, neutral: float, dtype: torch.dtype, logits: Tensor, least: float = -math.inf, most: float = math.inf
-) -> Tensor:
-    """A parameter as (rows,), contiguous, clamped to `least` and `most`; one launch for a number."""
-    if value is None or not value.dim():  # a number's tensor is on the CPU
-        number = neutral if value is None else min(max(value.item(), least), most)
-        return torch.full((len(logits),), number, dtype=dtype, device=logits.device)
-    value = value.to(dtype).contiguous()
-    return value if math.isinf(least) else value.clamp(least, most)
 
 
 def _width(maxima: Tensor) -> int:

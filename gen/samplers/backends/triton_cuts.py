@@ -1,4 +1,4 @@
-"""Triton kernels that find where top-k, top-p and min-p cut a row; see `gen.samplers.backends.cpu_cuts`.
+"""Triton kernels that find where top-k, top-p and min-p cut a row; see `gen.samplers.backends.cuts`.
 
 The first kernel lists the blocks that can hold a kept token; the second finds the threshold in them by bisection. A cut
 is a threshold and a quota. The quota says how many of the tokens that equal the threshold are kept: those with the
@@ -14,7 +14,7 @@ Importing this needs triton.
 import triton
 import triton.language as tl
 
-from gen.samplers.backends.triton_kernels import BLOCK, LARGEST, SMALLEST, load_blocks, load_listed
+from gen.samplers.backends.triton_kernels import BLOCK, LARGEST, LOG2_E, SMALLEST, load_blocks, load_listed
 
 ALL = tl.constexpr(2**62)
 # The order of floating-point numbers as integers, see `_key`: from -inf to the largest number.
@@ -25,7 +25,7 @@ LOWEST_KEY, HIGHEST_KEY = tl.constexpr(0x007FFFFF), tl.constexpr(0x7F7FFFFF + 2*
 def list_blocks(
     maxima,
     masses,
-    temperatures,
+    scales,
     top_k,
     top_p,
     min_p,
@@ -45,7 +45,7 @@ def list_blocks(
     index = tl.arange(0, WIDTH)
     best = tl.load(maxima + row * blocks + index, mask=index < blocks, other=float("-inf"))
     top = tl.maximum(tl.max(best, 0), -LARGEST)
-    temperature = tl.load(temperatures + row)
+    temperature = LOG2_E / tl.load(scales + row)
     if HAS_TOP_K:
         # Each block has a token at its maximum, so the k-th largest maximum is at most the k-th largest logit.
         goal = tl.load(top_k + row).to(tl.float32)
@@ -72,7 +72,7 @@ def find_cut(
     stride,
     maxima,
     masses,
-    temperatures,
+    scales,
     top_k,
     top_p,
     min_p,
@@ -97,7 +97,7 @@ def find_cut(
     index = tl.arange(0, WIDTH)
     best = tl.load(maxima + row * blocks + index, mask=index < blocks, other=float("-inf"))
     top = tl.maximum(tl.max(best, 0), -LARGEST)
-    temperature = tl.load(temperatures + row)
+    temperature = LOG2_E / tl.load(scales + row)
     floor = _key(tl.load(floors + row))
     lowest = tl.full((), LOWEST_KEY, tl.int64)
     quota = tl.full((), ALL, tl.int64)

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 BLOCK = tl.constexpr(128)
+LOG2_E = tl.constexpr(1.4426950408889634)
 LARGEST = tl.constexpr(3.4028234663852886e38)
 SMALLEST = tl.constexpr(1.1754943508222875e-38)
 GAMMA, MIX_1 = tl.constexpr(0x9E3779B97F4A7C15), tl.constexpr(0xBF58476D1CE4E5B9)
@@ -19,13 +20,13 @@ MIX_2 = tl.constexpr(0x94D049BB133111EB)
 
 
 @triton.jit
-def survey(logits, stride, temperatures, maxima, masses, vocab, blocks, GROUP: tl.constexpr):
+def survey(logits, stride, scales, maxima, masses, vocab, blocks, GROUP: tl.constexpr):
     """The maximum of each block of 128, and the block's mass relative to it. Grid: (rows, groups of blocks)."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     values = load_blocks(logits + row * stride, block, vocab)
     best = tl.max(values, 1)
-    temperature = tl.load(temperatures + row)
+    temperature = LOG2_E / tl.load(scales + row)
     weight = tl.exp((values - tl.maximum(best, -LARGEST)[:, None]) / temperature)
     tl.store(maxima + row * blocks + block, best, mask=block < blocks)
     tl.store(masses + row * blocks + block, tl.sum(weight, 1), mask=block < blocks)
@@ -54,7 +55,7 @@ def draw(
     keys,
     maxima,
     masses,
-    temperatures,
+    scales,
     listed,
     counts,
     thresholds,
@@ -73,7 +74,7 @@ def draw(
     index = tl.arange(0, WIDTH)
     best = tl.load(maxima + row * blocks + index, mask=index < blocks, other=float("-inf"))
     top = tl.maximum(tl.max(best, 0), -LARGEST)
-    temperature = tl.load(temperatures + row)
+    temperature = LOG2_E / tl.load(scales + row)
     key = tl.load(keys + row)
     earlier = tl.zeros((), tl.int64)
     if HAS_CUT:

@@ -1,7 +1,6 @@
 """Every backend, compared with the float64 reference and the others, on difficult logits and parameters."""
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from typing import Any
 
@@ -12,13 +11,13 @@ from torch import Tensor
 from gen.devices import native_cuda
 from gen.errors import ArgumentError, DeviceError
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
-from gen.samplers.backends import cpu_backend, cpu_draws, torch_backend
+from gen.samplers.backends import torch_backend
 from gen.samplers.backends.random import row_keys
 from gen.samplers.parameters import Parameters
 from tests.samplers.float64_reference import Ranked, Reference, hard_logits
 from virtual_gpus import no_host_sync, virtual_gpus
 
-BACKENDS = [cpu_backend, torch_backend]
+BACKENDS: list[Any] = [torch.ops.gen, torch_backend]  # the first is torch_backend where the host may read values
 USUAL: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.05}
 COMBINATIONS: list[dict[str, Any]] = [
     {name: USUAL[name] for name in names} for n in range(5) for names in combinations(USUAL, n)
@@ -115,7 +114,7 @@ def test_a_row_of_temperature_zero_is_greedy_among_rows_that_are_not() -> None:
         assert torch.equal(ours, chosen)
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.__name__.split(".")[-1])
+@pytest.mark.parametrize("backend", BACKENDS, ids=["reads", "torch_backend"])
 @pytest.mark.parametrize("vocab", [1, 33, 1000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_the_most_likely_token_is_the_lowest_of_the_largest(backend: Any, vocab: int, dtype: torch.dtype) -> None:
@@ -130,7 +129,7 @@ def test_the_most_likely_token_is_the_lowest_of_the_largest(backend: Any, vocab:
     )
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.__name__.split(".")[-1])
+@pytest.mark.parametrize("backend", BACKENDS, ids=["reads", "torch_backend"])
 @pytest.mark.parametrize("vocab", [1, 33, 1000, 5000])
 def test_the_likeliest_tokens_are_the_references(backend: Any, vocab: int) -> None:
     logits = hard_logits(vocab, torch.float32)
@@ -144,7 +143,7 @@ def test_the_likeliest_tokens_are_the_references(backend: Any, vocab: int) -> No
     assert all(len(set(row)) == n for row in token_ids[:6].tolist())
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.__name__.split(".")[-1])
+@pytest.mark.parametrize("backend", BACKENDS, ids=["reads", "torch_backend"])
 @pytest.mark.parametrize("vocab", [1, 33, 1000, 5000])
 def test_the_highest_numbers_are_given_back_as_they_are(backend: Any, vocab: int) -> None:
     numbers = hard_logits(vocab, torch.float32)
@@ -161,10 +160,10 @@ def test_backends_draw_the_same_tokens(parameters: dict[str, Any]) -> None:
     logits = hard_logits(2000, torch.float32)[1:4].repeat(500, 1)
     rows = Parameters(**parameters).for_rows(logits)
     keys = row_keys(torch.arange(len(logits)), 1)[0]
-    assert torch.equal(cpu_backend.draw(logits, keys, *rows)[0], torch_backend.draw(logits, keys, *rows)[0])
+    assert torch.equal(torch.ops.gen.draw(logits, keys, *rows)[0], torch_backend.draw(logits, keys, *rows)[0])
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.__name__.split(".")[-1])
+@pytest.mark.parametrize("backend", BACKENDS, ids=["reads", "torch_backend"])
 def test_among_equals_top_p_draws_the_lower_indices(backend: Any) -> None:
     logits = torch.full((500, 1000), -50.0)
     logits[:, torch.tensor([900, 3, 130, 140, 600])] = 2.0
@@ -203,7 +202,7 @@ def test_no_parameter_makes_the_host_wait_and_virtual_gpus_give_the_cpus_tokens(
                 assert torch.equal(token_ids.cpu(), expected[0])
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.__name__.split(".")[-1])
+@pytest.mark.parametrize("backend", BACKENDS, ids=["reads", "torch_backend"])
 def test_the_users_default_device_and_type_change_nothing(backend: Any) -> None:
     logits, keys = hard_logits(2000, torch.float32), row_keys(torch.arange(14), 1)[0]
 
@@ -226,7 +225,7 @@ def test_the_users_default_device_and_type_change_nothing(backend: Any) -> None:
         torch.testing.assert_close(result, wanted, atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.__name__.split(".")[-1])
+@pytest.mark.parametrize("backend", BACKENDS, ids=["reads", "torch_backend"])
 @pytest.mark.parametrize("parameters", [*COMBINATIONS, {"top_k": 700}], ids=str)
 def test_logits_are_not_changed_and_need_not_be_contiguous(backend: Any, parameters: dict[str, Any]) -> None:
     wide = torch.randn(4, 1300, generator=torch.Generator().manual_seed(0))
@@ -292,21 +291,11 @@ def test_rows_with_fewer_tokens_than_top_k_are_not_worked_on_whole(
     def whole(*_: object, **__: object) -> None:
         raise AssertionError("a row was worked on whole")
 
-    monkeypatch.setattr(cpu_draws, "draw_whole", whole)
+    monkeypatch.setattr(torch_backend, "_draw_whole", whole)
     logits = torch.full((4, 20_000), -math.inf, dtype=dtype)
     allowed = [[7], [0, 19_999], [*range(300, 303)], [*range(0, 20_000, 700)]]
     for row, own in enumerate(allowed):
         logits[row, own] = -torch.arange(len(own), dtype=dtype)
-    token_ids, logprobs = cpu_backend.draw(logits, torch.arange(4), *Parameters(**parameters).for_rows(logits))
+    token_ids, logprobs = torch.ops.gen.draw(logits, torch.arange(4), *Parameters(**parameters).for_rows(logits))
     assert all(int(one) in row for one, row in zip(token_ids, allowed, strict=True))
     assert logprobs.isfinite().all()
-
-
-@pytest.mark.parametrize("vocab", [2, 127, 128])
-def test_a_thread_may_begin_with_a_small_vocabulary(vocab: int) -> None:
-    logits = torch.randn((2, vocab), generator=torch.Generator().manual_seed(0))
-    with ThreadPoolExecutor(1) as thread:
-        logprobs, token_ids = thread.submit(cpu_backend.likeliest, logits, 2).result()
-    expected = logits.double().log_softmax(-1).topk(2)
-    assert torch.equal(token_ids, expected.indices)
-    assert torch.allclose(logprobs.double(), expected.values, atol=1e-5)

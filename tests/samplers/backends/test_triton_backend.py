@@ -12,7 +12,7 @@ from tests.helpers.forked import Forked
 
 CASES = Path(__file__).with_name("triton_cases.py")
 FOR_FLOATS, FOR_INTEGERS = (
-    ["temperatures", "maxima", "masses", "floors", "thresholds", "logprobs"],
+    ["scales", "maxima", "masses", "floors", "thresholds", "logprobs"],
     ["listed", "counts"],
 )
 TYPES = dict.fromkeys(FOR_FLOATS, "*fp32") | dict.fromkeys(FOR_INTEGERS, "*i32") | {"top_p": "*fp64", "min_p": "*fp64"}

@@ -1,4 +1,4 @@
-"""Greedy choices row by row on one thread, as for long rows: float64's choice, wherever the best logit is."""
+"""Greedy choices in long rows: float64's choice, wherever the best logit is."""
 
 import math
 from collections.abc import Iterator
