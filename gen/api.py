@@ -5,7 +5,7 @@ import asyncio
 import sys
 from collections.abc import Generator, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from tqdm import tqdm
 
@@ -27,20 +27,25 @@ from gen.models.base import Model
 from gen.models.checks import check_loaded
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests.settings import AllSettings, OtherSettings, read_settings, shows_settings
-from gen.samplers import GreedySampler, Sampler
+from gen.samplers import GreedySampler
 
 ROWS = 32  # how many requests run at once in a model's own engine
 
 
-class AsyncArguments(OtherSettings, total=False):
-    """The arguments of `agenerate` that do not change the type of its result."""
+Value = TypeVar("Value")
+No = Literal[False]
+Yes = Literal[True]
+
+
+class AsyncRunning(TypedDict, total=False):
+    """How `agenerate` runs."""
 
     num_return_sequences: int
     speculate: Speculate
 
 
-class Arguments(AsyncArguments, total=False):
-    """The arguments of `generate` that do not change the type of its result."""
+class Running(AsyncRunning, total=False):
+    """How `generate` runs."""
 
     max_batch_tokens: int | None
     progress: bool
@@ -49,81 +54,58 @@ class Arguments(AsyncArguments, total=False):
     exact: bool
 
 
-Value = TypeVar("Value")
-One = GreedySampler | None  # samplers that always make one text a prompt
-Ones = One | Sequence[GreedySampler]
+class One(OtherSettings, total=False):
+    """Settings with a sampler that always makes one text a prompt."""
+
+    sampler: GreedySampler | Sequence[GreedySampler] | None
+
+
+class AsyncArguments(One, AsyncRunning, total=False):
+    """The arguments of `agenerate` that do not change the type of its result."""
+
+
+class Arguments(One, Running, total=False):
+    """The arguments of `generate` that do not change the type of its result."""
+
+
+class AnyAsyncArguments(AllSettings, AsyncRunning, total=False):
+    """All arguments of `agenerate`."""
+
+    details: bool
+    errors: OnErrors
+
+
+class AnyArguments(AnyAsyncArguments, Running, total=False):
+    """All arguments of `generate`."""
 
 
 @overload
 def generate(
-    model: Model,
-    prompt: Prompt,
-    output_type: None = ...,
-    *,
-    sampler: One = ...,
-    details: Literal[False] = ...,
-    **arguments: Unpack[Arguments],
+    model: Model, prompt: Prompt, output_type: None = ..., *, details: No = ..., **given: Unpack[Arguments]
 ) -> str: ...
 @overload
 def generate(
-    model: Model,
-    prompt: Prompt,
-    output_type: type[Value],
-    *,
-    sampler: One = ...,
-    details: Literal[False] = ...,
-    **arguments: Unpack[Arguments],
+    model: Model, prompt: Prompt, output_type: type[Value], *, details: No = ..., **given: Unpack[Arguments]
 ) -> Value: ...
 @overload
 def generate(
-    model: Model,
-    prompt: Prompt,
-    output_type: object = ...,
-    *,
-    sampler: One = ...,
-    details: Literal[True],
-    **arguments: Unpack[Arguments],
+    model: Model, prompt: Prompt, output_type: object = ..., *, details: Yes, **given: Unpack[Arguments]
 ) -> Completion: ...
 @overload
 def generate(
-    model: Model,
-    prompt: Prompts[AnyPrompt],
-    output_type: None = ...,
-    *,
-    sampler: Ones = ...,
-    details: Literal[False] = ...,
-    **arguments: Unpack[Arguments],
+    model: Model, prompt: Prompts[AnyPrompt], output_type: None = ..., *, details: No = ..., **given: Unpack[Arguments]
 ) -> list[str]: ...
 @overload
 def generate(
-    model: Model,
-    prompt: Prompts[AnyPrompt],
-    output_type: type[Value],
-    *,
-    sampler: Ones = ...,
-    details: Literal[False] = ...,
-    **arguments: Unpack[Arguments],
+    model: Model, prompt: Prompts[AnyPrompt], output_type: type[Value], *, details: No = ..., **given: Unpack[Arguments]
 ) -> list[Value]: ...
 @overload
 def generate(
-    model: Model,
-    prompt: Prompts[AnyPrompt],
-    output_type: object = ...,
-    *,
-    sampler: Ones = ...,
-    details: Literal[True],
-    **arguments: Unpack[Arguments],
+    model: Model, prompt: Prompts[AnyPrompt], output_type: object = ..., *, details: Yes, **given: Unpack[Arguments]
 ) -> list[Completion]: ...
 @overload
 def generate(
-    model: Model,
-    prompt: Prompt | Prompts[AnyPrompt],
-    output_type: object = ...,
-    *,
-    sampler: Sampler | Sequence[Sampler] | None = ...,
-    details: bool = ...,
-    errors: OnErrors = ...,
-    **arguments: Unpack[Arguments],
+    model: Model, prompt: Prompt | Prompts[AnyPrompt], output_type: object = ..., **given: Unpack[AnyArguments]
 ) -> Any: ...
 @shows_settings
 def generate(
@@ -333,33 +315,15 @@ def stream(
 
 @overload
 async def agenerate(
-    model: Model,
-    prompt: Prompt,
-    output_type: None = ...,
-    *,
-    sampler: One = ...,
-    details: Literal[False] = ...,
-    **arguments: Unpack[AsyncArguments],
+    model: Model, prompt: Prompt, output_type: None = ..., *, details: No = ..., **given: Unpack[AsyncArguments]
 ) -> str: ...
 @overload
 async def agenerate(
-    model: Model,
-    prompt: Prompt,
-    output_type: type[Value],
-    *,
-    sampler: One = ...,
-    details: Literal[False] = ...,
-    **arguments: Unpack[AsyncArguments],
+    model: Model, prompt: Prompt, output_type: type[Value], *, details: No = ..., **given: Unpack[AsyncArguments]
 ) -> Value: ...
 @overload
 async def agenerate(
-    model: Model,
-    prompt: Prompt,
-    output_type: object = ...,
-    *,
-    sampler: One = ...,
-    details: Literal[True],
-    **arguments: Unpack[AsyncArguments],
+    model: Model, prompt: Prompt, output_type: object = ..., *, details: Yes, **given: Unpack[AsyncArguments]
 ) -> Completion: ...
 @overload
 async def agenerate(
@@ -367,9 +331,8 @@ async def agenerate(
     prompt: Prompts[AnyPrompt],
     output_type: None = ...,
     *,
-    sampler: Ones = ...,
-    details: Literal[False] = ...,
-    **arguments: Unpack[AsyncArguments],
+    details: No = ...,
+    **given: Unpack[AsyncArguments],
 ) -> list[str]: ...
 @overload
 async def agenerate(
@@ -377,9 +340,8 @@ async def agenerate(
     prompt: Prompts[AnyPrompt],
     output_type: type[Value],
     *,
-    sampler: Ones = ...,
-    details: Literal[False] = ...,
-    **arguments: Unpack[AsyncArguments],
+    details: No = ...,
+    **given: Unpack[AsyncArguments],
 ) -> list[Value]: ...
 @overload
 async def agenerate(
@@ -387,20 +349,12 @@ async def agenerate(
     prompt: Prompts[AnyPrompt],
     output_type: object = ...,
     *,
-    sampler: Ones = ...,
-    details: Literal[True],
-    **arguments: Unpack[AsyncArguments],
+    details: Yes,
+    **given: Unpack[AsyncArguments],
 ) -> list[Completion]: ...
 @overload
 async def agenerate(
-    model: Model,
-    prompt: Prompt | Prompts[AnyPrompt],
-    output_type: object = ...,
-    *,
-    sampler: Sampler | Sequence[Sampler] | None = ...,
-    details: bool = ...,
-    errors: OnErrors = ...,
-    **arguments: Unpack[AsyncArguments],
+    model: Model, prompt: Prompt | Prompts[AnyPrompt], output_type: object = ..., **given: Unpack[AnyAsyncArguments]
 ) -> Any: ...
 @shows_settings
 async def agenerate(

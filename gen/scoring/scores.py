@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 
@@ -24,49 +24,53 @@ from gen.scoring.scorer import Score, Scorer
 from gen.tokens.thoughts import Thinking
 
 
+class Reading(TypedDict, total=False):
+    """How `score` and `classify` read prompts; see there."""
+
+    chat: bool
+    chat_template_kwargs: Mapping[str, object] | None
+    max_batch_tokens: int | None
+
+
+class Scoring(Reading, total=False):
+    """The keyword arguments of `score`."""
+
+    top_logprobs: int | None
+
+
+class Classifying(Reading, total=False):
+    """The keyword arguments of `classify`."""
+
+    thinking: Thinking
+    sampler: Sampler | None
+    seed: int | None
+    normalise: Literal["none", "tokens"]
+
+
 @overload
 def score(
     model: Model,
     prompts: Prompt,
     continuations: str | list[int] | tuple[int, ...] | None = ...,
-    *,
-    top_logprobs: int | None = ...,
-    chat: bool = ...,
-    chat_template_kwargs: Mapping[str, object] | None = ...,
-    max_batch_tokens: int | None = ...,
+    **given: Unpack[Scoring],
 ) -> Score: ...
 @overload
 def score(
-    model: Model,
-    prompts: Prompt,
-    continuations: list[str] | list[list[int]],
-    *,
-    top_logprobs: int | None = ...,
-    chat: bool = ...,
-    chat_template_kwargs: Mapping[str, object] | None = ...,
-    max_batch_tokens: int | None = ...,
+    model: Model, prompts: Prompt, continuations: list[str] | list[list[int]], **given: Unpack[Scoring]
 ) -> list[Score]: ...
 @overload
 def score(
     model: Model,
     prompts: Prompts[AnyPrompt],
     continuations: list[str] | list[list[int]] | None = ...,
-    *,
-    top_logprobs: int | None = ...,
-    chat: bool = ...,
-    chat_template_kwargs: Mapping[str, object] | None = ...,
-    max_batch_tokens: int | None = ...,
+    **given: Unpack[Scoring],
 ) -> list[Score]: ...
 @overload
 def score(
     model: Model,
     prompts: Prompts[AnyPrompt],
     continuations: list[list[str]] | list[list[list[int]]],
-    *,
-    top_logprobs: int | None = ...,
-    chat: bool = ...,
-    chat_template_kwargs: Mapping[str, object] | None = ...,
-    max_batch_tokens: int | None = ...,
+    **given: Unpack[Scoring],
 ) -> list[list[Score]]: ...
 @isolated
 def score(
@@ -130,31 +134,11 @@ def score(
 
 @overload
 def classify(
-    model: Model,
-    prompt: Prompt,
-    options: Sequence[str],
-    *,
-    chat: bool = ...,
-    chat_template_kwargs: Mapping[str, object] | None = ...,
-    thinking: Thinking = ...,
-    sampler: Sampler | None = ...,
-    seed: int | None = ...,
-    normalise: Literal["none", "tokens"] = ...,
-    max_batch_tokens: int | None = ...,
+    model: Model, prompt: Prompt, options: Sequence[str], **given: Unpack[Classifying]
 ) -> dict[str, float]: ...
 @overload
 def classify(
-    model: Model,
-    prompt: Prompts[AnyPrompt],
-    options: Sequence[str],
-    *,
-    chat: bool = ...,
-    chat_template_kwargs: Mapping[str, object] | None = ...,
-    thinking: Thinking = ...,
-    sampler: Sampler | None = ...,
-    seed: int | None = ...,
-    normalise: Literal["none", "tokens"] = ...,
-    max_batch_tokens: int | None = ...,
+    model: Model, prompt: Prompts[AnyPrompt], options: Sequence[str], **given: Unpack[Classifying]
 ) -> list[dict[str, float]]: ...
 @isolated
 def classify(
