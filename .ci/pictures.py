@@ -104,19 +104,22 @@ def race() -> str:
 
 def data() -> str:
     """The way of the data."""
-    parts = [box(20, 104, 720, 150, DEVICE, round=8), text(30, 246, "on the device", size=12, anchor="start")]
+    parts = [
+        box(20, 104, 720, 150, DEVICE, round=8),
+        text(30, 246, "the Decoder, on the device", size=12, anchor="start"),
+    ]
     boxes = {
-        "text": (30, 30),
-        "request": (185, 30),
-        "row of a batch": (340, 30),
-        "model step": (30, 120),
+        "prompt": (30, 30),
+        "Job": (185, 30),
+        "Scheduler": (340, 30),
+        "Rows": (30, 120),
         "logits": (185, 120),
         "stages": (340, 120),
-        "search": (495, 120),
+        "Search": (495, 120),
         "next token": (620, 120),
         "ring": (620, 190),
-        "host": (620, 290),
-        "text so far": (465, 290),
+        "text": (620, 290),
+        "value": (465, 290),
     }
     for name, (x, y) in boxes.items():
         parts += [box(x, y, 110, 36, PAPER, stroke=KEPT, round=6), text(x + 55, y + 23, name)]
@@ -130,7 +133,7 @@ def data() -> str:
     parts.append(text(346, 194, "the next step, without a word to the host", size=12))
     parts.append(text(395, 214, "stages: penalties, your processors, the constraint", size=12))
     parts.append(text(664, 274, "one step late", size=12, anchor="end"))
-    return picture(760, 340, "The way of the data, from a text to a text", parts)
+    return picture(760, 340, "The way of the data, from a prompt to a value", parts)
 
 
 FED = ("Helen", " Whit", "combe", " said")  # the newest token, and three drafts

@@ -173,3 +173,17 @@ def test_the_export_example_gives_the_models_own_text(
     printed = capsys.readouterr().out
     assert "the same text as the model's own" in printed
     assert f"{file} on {gen.load(tmp_path).placement}" in printed
+
+
+def test_the_architecture_names_methods_that_are_there() -> None:
+    """Each is written as `Class.method`; a class may have a protocol's or its base class's methods alone."""
+    text = (pages.DOCS / "inside" / "architecture.md").read_text(encoding="utf-8")
+    sources = [path.read_text(encoding="utf-8") for path in (pages.ROOT / "gen").rglob("*.py")]
+    named = {*re.findall(r"`([A-Z]\w+)\.(_?\w+)`", text)}
+    assert len(named) > 12
+    missing = [
+        f"{name}.{method}"
+        for name, method in named
+        if not any(re.search(rf"^class {name}\b.*?^    (?:async )?def {method}\(", one, re.M | re.S) for one in sources)
+    ]
+    assert missing == []
