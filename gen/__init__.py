@@ -67,6 +67,7 @@ if TYPE_CHECKING:  # "x as x" says that a name is for users; `_HOMES` has the sa
     from gen.receipts.verifying import verify as verify
     from gen.scoring.scorer import Score as Score
     from gen.scoring.scores import classify as classify, score as score
+    from gen.calls.rollouts import Rollouts as Rollouts
     from gen.calls.streams import Stream as Stream
     from gen.tools.calls import ToolCall as ToolCall, ToolCalls as ToolCalls, tool_calls as tool_calls
 
@@ -117,6 +118,7 @@ _HOMES = {
     "receipts.verifying": ["verify"],
     "scoring.scorer": ["Score"],
     "scoring.scores": ["classify", "score"],
+    "calls.rollouts": ["Rollouts"],
     "calls.streams": ["Stream"],
     "tools.calls": ["ToolCall", "ToolCalls", "tool_calls"],
 }

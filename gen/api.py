@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from gen.arguments import LARGEST, check_flag, read_whole
 from gen.calls.reading import OnErrors, read_call
+from gen.calls.rollouts import Rollouts, for_rollouts, rollouts_of
 from gen.calls.streams import CallerStream, EngineStream, Stream
 from gen.completions import Completion
 from gen.engine import runs_in_engines, submit
@@ -68,6 +69,10 @@ class Arguments(One, Running, total=False):
     """The arguments of `generate` that do not change the type of its result."""
 
 
+class TensorArguments(AllSettings, Running, total=False):
+    """The arguments of `generate` beside details="tensors"."""
+
+
 class AnyAsyncArguments(AllSettings, AsyncRunning, total=False):
     """All arguments of `agenerate`."""
 
@@ -105,6 +110,15 @@ def generate(
 ) -> list[Completion]: ...
 @overload
 def generate(
+    model: Model,
+    prompt: Prompt | Prompts[AnyPrompt],
+    output_type: object = ...,
+    *,
+    details: Literal["tensors"],
+    **given: Unpack[TensorArguments],
+) -> Rollouts: ...
+@overload
+def generate(
     model: Model, prompt: Prompt | Prompts[AnyPrompt], output_type: object = ..., **given: Unpack[AnyArguments]
 ) -> Any: ...
 @shows_settings
@@ -113,7 +127,7 @@ def generate(
     prompt: Prompt | Prompts[AnyPrompt],
     output_type: Any = None,
     *,
-    details: bool = False,
+    details: bool | Literal["tensors"] = False,
     errors: OnErrors = "raise",
     num_return_sequences: int = 1,
     max_batch_tokens: int | None = None,
@@ -175,7 +189,8 @@ def generate(
         skip_special_tokens: whether special tokens are left out of the text; or a list of those to leave out, while all
             others stay. The eos token that ended a text is never part of it. Special tokens that an output type writes
             always stay.
-        details: whether to return a `Completion` instead of each text.
+        details: whether to return a `Completion` instead of each text. "tensors" returns the `Rollouts` of all texts
+            instead: their tokens and log-probabilities as tensors on the device, for trainers.
         errors: with "return", if a prompt of a list fails, its error takes the place of its result, and the other
             prompts go on. This includes prompts that are too long and texts that are not whole. Errors that are not
             about a single prompt are raised.
@@ -252,17 +267,19 @@ def generate(
         check_flag(name, flag)
     if max_batch_tokens is not None:
         max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
+    tensors = isinstance(details, str) and details == "tensors"
     call = read_call(
         model,
         prompt,
         output_type,
         read_settings(generate, settings),
-        details=details,
+        details=tensors or details,  # type: ignore[arg-type]  # read_call checks it
         num_return_sequences=num_return_sequences,
         max_batch_tokens=max_batch_tokens,
         errors=errors,
         exact=exact,
     )
+    call = for_rollouts(call) if tensors else call
     jobs = [new_job(model, request) for request in call.requests]
     options = Options(
         max_batch_tokens=max_batch_tokens,
@@ -276,7 +293,8 @@ def generate(
             run_all(model, jobs, options, lambda _: bar.update())
     except KeyboardInterrupt:
         raise Interrupted(call.so_far(jobs)) from None
-    return call.results(jobs)
+    results = call.results(jobs)
+    return rollouts_of(model, jobs, results) if tensors else results
 
 
 @shows_settings

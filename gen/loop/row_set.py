@@ -172,7 +172,16 @@ class RowSet:
         """What a recorded step depends on beside its shape: equal for equal ones."""
         stages = tuple(stage.key() for stage in self.stages)
         drafts = None if self.device.type == "cpu" else self.speculation  # on a CPU the host makes drafts
-        return width, drafts, self._history.wanted, self.search.key(), stages, self.short, self._tops.width
+        return (
+            width,
+            drafts,
+            self._history.wanted,
+            self.search.key(),
+            stages,
+            self.short,
+            self._tops.tempers,
+            self._tops.width,
+        )
 
     def forget(self) -> None:
         """Drop recordings, and everything that is known about steps."""
@@ -453,7 +462,8 @@ class RowSet:
         logits = logits[:, : self._vocabulary]
         # stages may change the logits in place, and so may a user's own sampler, which has no key
         changed = bool(active) or self.search.key() is None
-        seen = self._tops.look(logits, changed=changed) if self._tops.width else None
+        temperatures = self._temperatures(here)
+        seen = self._tops.look(logits, temperatures, changed=changed) if self._tops.width else None
         if active:
             token_ids, lengths = history.seen(here, view)
             logits = log_probabilities(logits) if self.search.scores else logits
@@ -470,7 +480,7 @@ class RowSet:
         ancestors = self.search.choose(logits, here, keys, generated, room, staged=bool(active))
         chosen = self.search.results[0][here]
         if seen is not None:
-            self._tops.write(seen, here, chosen, ancestors)
+            self._tops.write(seen, here, chosen, ancestors, temperatures)
         if ancestors is not None and reorder is not None:
             reorder(ancestors, view)
         for follower in self._followers:
@@ -492,7 +502,8 @@ class RowSet:
         before = made.view(-1, 1)
         logits = rows.verify(feed, view).flatten(0, 1)[:, : self._vocabulary]
         stages = [stage for stage in self._on_places if stage.key() is not None]
-        seen = self._tops.look(logits, changed=bool(stages)) if self._tops.width else None
+        temperatures = self._temperatures(places)
+        seen = self._tops.look(logits, temperatures, changed=bool(stages)) if self._tops.width else None
         looks_back = any(stage.looks_back for stage in stages)
         token_ids, lengths = history.ahead(here, view, feed) if looks_back else (feed, before)
         for stage in stages:
@@ -503,7 +514,7 @@ class RowSet:
         token_ids, logprobs = search.pick(logits, places, keys, room)
         chosen = token_ids.view(-1, width)
         if seen is not None:
-            self._tops.write(seen, here, chosen, None)
+            self._tops.write(seen, here, chosen, None, temperatures)
         # filling after the drafts may equal what is chosen by chance, but it is no draft, and does not count
         right = (chosen[:, :-1] == feed[:, 1:]) & (numbers[:-1] < drafts.real[here].unsqueeze(1))
         counts = right.to(torch.int64).cumprod(1).sum(1, keepdim=True) + 1
@@ -519,6 +530,11 @@ class RowSet:
         rows.commit(counts.squeeze(1))
         if self._counts:
             generated.add_(counts).clamp_(max=self.length - 1)
+
+    def _temperatures(self, here: Here) -> Tensor | float:
+        """What divides the logits of rows or places before a token is drawn, if a request asks for it."""
+        asked = self._tops.tempers and isinstance(self.search, Picks)
+        return self.search.temperatures(here) if asked else 1.0  # type: ignore[attr-defined]
 
     def _room(self, logits: Tensor, here: Here, generated: Tensor, squeezed: Tensor) -> Room:
         """What the limits leave room for; everything without a limiter."""

@@ -72,6 +72,7 @@ class Request:
         own_limit: whether the limit is the default of its output type, and not the caller's.
         may_be_cut: whether its prompt may be cut, see `cut_left`, to make room for a whole text of its constraint.
         draft: a text that was made before, which its texts may follow; empty if there is none.
+        kept: whether to tell how likely each token was to the model at its temperature, before all else.
         shorten: whether a value that the limit has shaped is returned instead of an error.
         deadline: when its texts end, finished or not, in seconds of `time.monotonic`; None for never.
         cache_salt: its KV cache is shared only with requests that have the same salt.
@@ -104,6 +105,7 @@ class Request:
     own_limit: bool = False
     may_be_cut: bool = False
     draft: Sequence[int] = ()
+    kept: bool = False
     shorten: bool = False
     deadline: float | None = None
     cache_salt: str | None = None

@@ -64,6 +64,9 @@ class Text:
         error: why the text has failed; then there is no completion.
         squeezed: whether its limit has changed one of its tokens; only under a constraint.
         token_ids, logprobs, top_logprobs, drafted, accepted: see `Completion`.
+        tempered: if the request asks for it, how likely each token was to the model at its temperature, before all
+            else, as a log-probability; that of the token which ended the text comes last.
+        end: the token that ended the text and is no part of it, and its log-probability; None if there is none.
     """
 
     def __init__(self, request: Request, sample: int, tokenizer: Tokenizer) -> None:
@@ -79,6 +82,8 @@ class Text:
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.top_logprobs: list[TopLogprobs] | None = None if request.top_logprobs is None else []
+        self.tempered: list[float] = []
+        self.end: tuple[int, float] | None = None
         self._text = ""  # decoded from so many tokens:
         self._decoded = 0
         self._read = self._read_thought = 0  # how many characters of the text and of the thought have been read
@@ -112,10 +117,12 @@ class Text:
     def take(self, results: StepResults, row: int) -> None:
         top, most = None, self.request.top_logprobs
         if most is not None and results.top is not None:
-            own, token_ids, logprobs = (result[row] for result in results.top)
+            own, token_ids, logprobs, _ = (result[row] for result in results.top)
             top = TopLogprobs(logprob=own, token_ids=token_ids[:most], logprobs=logprobs[:most])
         if results.squeezed is not None and results.squeezed[row] and not self.ended:
             self.squeezed = True
+        if self.request.kept and results.top is not None and not self.ended:
+            self.tempered.append(results.top[3][row])
         token_ids, logprobs = results.search[:2]
         self.push(token_ids[row][0], logprobs[row], top)
 
@@ -142,6 +149,7 @@ class Text:
             return
         if token_id in self._eos:
             self.finish_reason = "eos"
+            self.end = token_id, logprob
             self.stop_reason = token_id if token_id in self.request.stop_token_ids else None
         elif self._walker is not None and not self._walker.push(token_id):
             self.error = self._failure() or SamplingError(
@@ -255,6 +263,7 @@ class Text:
         other = copy(self)
         other.seed = seed
         other.token_ids, other.logprobs = list(self.token_ids), list(self.logprobs)
+        other.tempered = list(self.tempered)
         other.top_logprobs = None if self.top_logprobs is None else list(self.top_logprobs)
         other._detokenizer, other._stops = copy(self._detokenizer), copy(self._stops)
         other._thoughts = copy(self._thoughts)

@@ -22,6 +22,8 @@ _LARGEST = torch.finfo(torch.float32).max
 class Seen:
     """A model's logits before anything changed them, and the likeliest tokens under them.
 
+    `full` has the logarithm of the sum of the exponentials of tempered logits, (n,); None if no request asks for it.
+
     Attributes:
         logits: (n, vocab), floating.
         logprobs, token_ids: (n, width), the likeliest tokens, best first.
@@ -30,6 +32,7 @@ class Seen:
     logits: Tensor
     logprobs: Tensor
     token_ids: Tensor
+    full: Tensor | None = None
 
 
 class _Table:
@@ -37,8 +40,8 @@ class _Table:
 
     def __init__(self, shape: tuple[int, ...], width: int, like: Tensor, copies: torch.cuda.Stream | None) -> None:
         own, token_ids = like.new_zeros(shape), like.new_zeros((*shape, width), dtype=torch.int64)
-        results = packed((own, token_ids, like.new_zeros((*shape, width))))
-        self.own, self.token_ids, self.logprobs = results
+        results = packed((own, token_ids, like.new_zeros((*shape, width)), own))
+        self.own, self.token_ids, self.logprobs, self.tempered = results
         self.ring = Ring(results, copies)
 
 
@@ -48,6 +51,7 @@ class TopTokens:
 
     Attributes:
         width: how many tokens a row has now; 0 if no request asks.
+        tempers: whether a request asks how likely its tokens were to the model at its temperature, before all else.
         places: how many places a step may have; set before requests are admitted.
     """
 
@@ -61,10 +65,13 @@ class TopTokens:
         """All rows are free."""
         self._askers: set[Request] = set()  # the requests that ask; without them nothing is computed
         self.width = 0
+        self.tempers = False
 
     def admit(self, requests: Sequence[Request]) -> None:
         """These requests join."""
-        self._look(self._askers.union(request for request in requests if request.top_logprobs is not None))
+        self._look(
+            self._askers.union(request for request in requests if request.kept or request.top_logprobs is not None)
+        )
 
     def keep(self, requests: Collection[Request]) -> None:
         """Only these requests go on."""
@@ -76,6 +83,7 @@ class TopTokens:
         if askers == self._askers:
             return
         self._askers = askers
+        self.tempers = any(request.kept for request in askers)
         most = max((max(1, request.top_logprobs or 0) for request in self._askers), default=0)
         self.width = min(1 << (most - 1).bit_length(), self._vocab) if most else 0
         if self.width:
@@ -93,19 +101,27 @@ class TopTokens:
     def ring(self, places: int = 1) -> Ring | None:
         """The ring on which the results of a step with so many places come to the host; None if no request asks.
 
-        The results are the log-probabilities of the chosen tokens, and the ids and log-probabilities of the likeliest.
+        The results are the log-probabilities of the chosen tokens, the ids and log-probabilities of the likeliest, and
+        the log-probabilities of the chosen tokens at the row's temperature.
         """
         return self._tables[self.width, places > 1].ring if self.width else None
 
-    def look(self, logits: Tensor, *, changed: bool) -> Seen:
+    def look(self, logits: Tensor, temperatures: Tensor | float = 1.0, *, changed: bool) -> Seen:
         """The likeliest tokens of logits (n, vocab); with `changed` the logits are copied, because they will change.
+
+        Args:
+            temperatures: of the rows, (n, 1), or one number.
 
         Any of several equally likely tokens may be taken. Host sync: none on CUDA.
         """
         logprobs, token_ids = likeliest(logits, self.width)
-        return Seen(logits.clone() if changed else logits, logprobs, token_ids)
+        tempered = logits.float() / temperatures if self.tempers else None
+        full = None if tempered is None else tempered.logsumexp(1)
+        return Seen(logits.clone() if changed else logits, logprobs, token_ids, full)
 
-    def write(self, seen: Seen, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
+    def write(
+        self, seen: Seen, here: slice, token_ids: Tensor, ancestors: Tensor | None, temperatures: Tensor | float = 1.0
+    ) -> None:
         """Set the results of the rows `here`, which have chosen token_ids (n, places) and continue their ancestors."""
         places = token_ids.shape[1]
         table, token_ids = self._tables[self.width, places > 1], token_ids.reshape(-1, 1)
@@ -114,7 +130,11 @@ class TopTokens:
             logits, logprobs, likely = (one.index_select(0, ancestors) for one in (logits, logprobs, likely))
         chosen = token_ids.clamp(0, self._vocab - 1)  # a sampler of the user may choose an id of no token
         own = own_logprobs(logits, chosen, logprobs, likely)
-        for kept, made in ((table.own, own), (table.token_ids, likely), (table.logprobs, logprobs)):
+        results = [(table.own, own), (table.token_ids, likely), (table.logprobs, logprobs)]
+        if seen.full is not None:
+            tempered = seen.logits.gather(1, chosen).float() / temperatures
+            results.append((table.tempered, tempered.squeeze(1) - seen.full))
+        for kept, made in results:
             kept = kept[here] if places == 1 else kept[here, :places]
             kept.copy_(made.view(kept.shape))
 

@@ -84,6 +84,9 @@ class Drawing:
             room.squeezed.copy_(squeezed)
         return token_ids, logprobs
 
+    def temperatures(self, here: Here) -> Tensor:
+        return NEUTRAL["scale"] / lines(self._tables["scale"], here)
+
     def go_on(self, here: slice, token_ids: Tensor) -> None:
         self._token_ids[here] = token_ids
 
