@@ -459,7 +459,7 @@ async def _run_beside_others(model: Model, jobs: Sequence[Job]) -> None:
     thread = _own_engine(model)
     feeds: list[Feed] = []
     try:
-        feeds += thread.add(model, [(job, None) for job in jobs])
+        feeds += thread.add(model, jobs)
         for feed in feeds:
             await feed.arrival(end=True)
             if isinstance(feed.failure, Exception):

@@ -7,13 +7,12 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from gen.arguments import LARGEST, check_flag, check_salt, read_whole
-from gen.calls.call import Submitted
 from gen.calls.reading import find_step_rows, read_call, tokens_of_a_step_row
 from gen.calls.streams import EngineStream
 from gen.completions import Completion
 from gen.errors import ArgumentError, ModelError
 from gen.loop.engine_thread import EngineStats, EngineThread
-from gen.loop.jobs import Job, new_job
+from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.prefixes.tree import tree_of, usual_bytes
 from gen.loop.speculation.settings import Speculate, read_speculate
@@ -240,7 +239,7 @@ class Engine:
             )
         check_salt(cache_salt)
         priority = read_whole("priority", priority, minimum=-LARGEST)
-        salted = [(replace(request, cache_salt=cache_salt), late) for request, late in call.submitted()]
+        salted = [replace(request, cache_salt=cache_salt) for request in call.submitted()]
         return submit(self._thread, self._model, salted, owner=self, priority=priority)
 
     def stats(self) -> EngineStats:
@@ -276,7 +275,7 @@ def runs_in_engines(request: Request) -> bool:
 
 
 def submit(
-    thread: EngineThread, model: Model, submitted: Sequence[Submitted], *, owner: object, priority: int = 0
+    thread: EngineThread, model: Model, requests: Sequence[Request], *, owner: object, priority: int = 0
 ) -> list[EngineStream]:
     """Let requests from `Call.submitted` join an engine's batch, all or none.
 
@@ -286,15 +285,10 @@ def submit(
         ArgumentError: an engine does not run the sampler of a request, or there are more requests than it takes.
         EngineFull, EngineClosed: as `Engine.submit`.
     """
-    jobs = []
-    for request, constrain in submitted:
+    for request in requests:
         _check_sampler(request)
-        jobs.append((new_job(model, request), constrain and partial(_prepared, model, request, constrain)))
+    jobs = [new_job(model, request) for request in requests]
     return [EngineStream(feed, owner) for feed in thread.add(model, jobs, priority)]
-
-
-def _prepared(model: Model, request: Request, constrain: Callable[[Request], Request]) -> Job:
-    return new_job(model, constrain(request))
 
 
 def _check_sampler(request: Request) -> None:

@@ -1,7 +1,7 @@
 """A call of the user that was read, and its result from the jobs that ran its requests."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gen.completions import Completion
@@ -10,12 +10,6 @@ from gen.loop.jobs import Job
 from gen.loop.results.values import valued
 from gen.requests.request import Request
 from gen.samplers import BeamSearchSampler, MultinomialSampler
-
-Submitted = tuple[Request, Callable[[Request], Request] | None]
-"""A request, and a function that makes the request to run instead of it, called in another thread.
-
-The function is None if the request runs as it is.
-"""
 
 Result = str | Completion | list[str] | list[Completion] | list[str | list[str]] | list[Completion | list[Completion]]
 
@@ -31,8 +25,6 @@ class Call:
         details: whether completions are returned instead of values.
         failed: the errors of the other prompts, by the prompt's number; None if the call raises errors.
         step_rows: see `gen.calls.reading.find_step_rows`.
-        late: for prompts whose output type is to be compiled in another thread, by the prompt's number: a function that
-            makes the request to run instead.
     """
 
     requests: list[Request]
@@ -41,11 +33,10 @@ class Call:
     details: bool
     failed: dict[int, GenError] | None = None
     step_rows: int = 1
-    late: Mapping[int, Callable[[Request], Request]] = field(default_factory=dict)
 
-    def submitted(self) -> list[Submitted]:
+    def submitted(self) -> list[Request]:
         """A request for each text that each prompt's sampler makes, in order, as an engine takes them."""
-        return [(text, self.late.get(request.number)) for request in self.requests for text in _texts(request)]
+        return [text for request in self.requests for text in _texts(request)]
 
     def completions(self, job: Job) -> list[Completion]:
         """A prompt's completions, without the values of its output type."""

@@ -50,7 +50,7 @@ def read_call(
         one: the name of a function that continues one prompt with one text, and refuses others; "" for functions that
             take lists.
         late: whether types that were not compiled before are left to another thread, since that may take seconds; see
-            `Call.late`.
+            `Request.late`.
         check: checks the model; give `check_loaded` if the model is checked again when the requests join a batch.
     Raises:
         ArgumentError: an argument cannot be used.
@@ -95,14 +95,13 @@ def read_call(
     find_step_rows(model, exact, requests)
     drafts = read_drafts(model, settings.draft, len(prompts), batch=batch)
     read: list[Request] = []
-    waiting: dict[int, Callable[[Request], Request]] = {}
     write_receipt = ReceiptWriter(model).receipt if details else None
     for request in requests:
         request = replace(request, write_receipt=write_receipt, draft=drafts[request.number])
         constraint, compile_late = compiled[id(types[request.number])]
         try:
             if compile_late is not None:
-                waiting[request.number] = partial(_constrained_late, model, compile_late, own_tokens)
+                request = replace(request, late=partial(_constrained_late, model, compile_late, own_tokens))
             else:
                 request = constrained(model, request, constraint, own_tokens)
             if failed is not None:  # otherwise `run_all` checks all of them before anything runs
@@ -113,7 +112,7 @@ def read_call(
             if failed is None:
                 raise
             failed[request.number] = error
-    return Call(read, batch, returned, details, failed, step_rows, waiting)
+    return Call(read, batch, returned, details, failed, step_rows)
 
 
 def find_step_rows(model: Model, exact: bool, requests: Sequence[Request] = ()) -> int:
@@ -159,7 +158,7 @@ def _compiled(model: Model, output_type: Any, late: bool) -> tuple[Constraint | 
 
 
 def _constrained_late(model: Model, late: Late, max_batch_tokens: int | None, request: Request) -> Request:
-    return constrained(model, request, late(), max_batch_tokens)
+    return constrained(model, replace(request, late=None), late(), max_batch_tokens)
 
 
 def _refuse_lists(settings: Settings) -> None:

@@ -15,17 +15,16 @@ from weakref import WeakSet, finalize
 
 from gen.errors import ArgumentError, EngineClosed, EngineFull, IncompleteError
 from gen.loop.feed import Feed, wake
-from gen.loop.jobs import Job
+from gen.loop.jobs import Job, new_job
 from gen.loop.memory import check_room
 from gen.loop.options import Options
 from gen.loop.runner import Runner
 from gen.loop.waiting_line import WaitingLine
 from gen.models.base import Model
+from gen.requests.request import Request
 from gen.runtime.forking import new_lock
 
 logger = logging.getLogger("gen")
-
-Prepare = Callable[[], Job]
 
 _PREPARERS = 2  # threads
 _YIELDS = 8  # times that other threads may run before it is assumed that no more requests come at the same time
@@ -120,12 +119,11 @@ class EngineThread:
             failure=None if error is None else f"{type(error).__name__}: {error}",
         )
 
-    def add(self, model: Model, jobs: Sequence[tuple[Job, Prepare | None]], priority: int = 0) -> list[Feed]:
+    def add(self, model: Model, jobs: Sequence[Job], priority: int = 0) -> list[Feed]:
         """Let requests join, all or none.
 
         Args:
-            jobs: each with a function that runs in another thread before the job waits, and returns the job to run
-                instead; an error that it raises is the job's. None if the job runs as it is.
+            jobs: if a job's request comes late, a thread for that makes it before the job waits; see `Request.late`.
             priority: the lowest is first.
         Raises:
             ArgumentError: a job needs more room than there may be, or there are more jobs than may run and wait.
@@ -138,9 +136,9 @@ class EngineThread:
                 f"{len(jobs)} texts are asked for at once, and the engine takes {most} (rows={self._rows} and "
                 f"max_waiting={self._max_waiting}); ask for them in several calls."
             )
-        rooms = ((job.request.number, job.width * self._options.step_rows, job.most_tokens) for job, _ in jobs)
+        rooms = ((job.request.number, job.width * self._options.step_rows, job.most_tokens) for job in jobs)
         check_room(rooms, self._options.max_batch_tokens)
-        feeds = [Feed(job, self._on_cancel) for job, _ in jobs]
+        feeds = [Feed(job, self._on_cancel) for job in jobs]
         with self._lock:
             if self._taken() + len(jobs) > most:
                 self._drop_cancelled()
@@ -154,13 +152,14 @@ class EngineThread:
             now = monotonic()
             if not taken:
                 self._progress = now
-            for feed, (job, prepare) in zip(feeds, jobs, strict=True):
-                self._deadline = min(self._deadline, job.request.deadline or inf)
-                if prepare is None:
+            for feed in feeds:
+                request = feed.job.request
+                self._deadline = min(self._deadline, request.deadline or inf)
+                if request.late is None:
                     self._waiting.add(feed, model, priority, now)
                 else:
                     self._preparing.add(feed)
-                    self._preparers.submit(self._prepare, model, feed, prepare, priority)
+                    self._preparers.submit(self._prepare, model, feed, request.late, priority)
         self._wake()
         return feeds
 
@@ -178,13 +177,13 @@ class EngineThread:
         self._finalizer.detach()
         self._end_all(EngineClosed(f"the engine {self._failure}; make another one."))
 
-    def _prepare(self, model: Model, feed: Feed, prepare: Prepare, priority: int) -> None:
-        """Run the function that makes a request's job, in a thread for that; then let the request wait."""
+    def _prepare(self, model: Model, feed: Feed, late: Callable[[Request], Request], priority: int) -> None:
+        """Make a request that comes late, in a thread for that; then let it wait. An error is its job's."""
         made: Job | None = None
         error: Exception | None = None
         try:
             if feed in self._preparing:
-                made = prepare()
+                made = new_job(model, late(feed.job.request))
         except Exception as failure:
             error = failure
         with self._lock:

@@ -76,6 +76,7 @@ class Request:
         shorten: whether a value that the limit has shaped is returned instead of an error.
         deadline: when its texts end, finished or not, in seconds of `time.monotonic`; None for never.
         cache_salt: its KV cache is shared only with requests that have the same salt.
+        late: if its output type is still to be compiled, makes the request to run instead, in another thread.
         number: which of a call's prompts it is, from 0.
         sample: which of the prompt's texts this request's first text is, from 0.
         write_receipt: (this request, a completion, rank) -> its receipt; None if none can be asked for.
@@ -109,6 +110,7 @@ class Request:
     shorten: bool = False
     deadline: float | None = None
     cache_salt: str | None = None
+    late: "Callable[[Request], Request] | None" = None
     number: int = 0
     sample: int = 0
     write_receipt: Callable[..., Receipt] | None = None
