@@ -86,6 +86,10 @@ class Constraint:
         assert self.grammar is not None  # one of the two is there; tells mypy
         return data if self.grammar.accepts(data) else None
 
+    def ends(self, text: str | bytes) -> bool:
+        """Whether a text that its limit has ended may be whole: on the host engine, only if nothing can follow it."""
+        return self.grammar is None or self.grammar.ends(_data(text))
+
     def value(self, pieces: Any) -> Any:
         """The value of what `matched` gives. Raises ValueError where the type refuses it."""
         return self.tree.value(pieces)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MOST_IN_ROW = 20_000  # ways to write a text that llguidance follows at once: ten times as many as it does by itself
+_FUEL = 20_000_000  # work of the lexer in a step; without enough, llguidance forbids tokens before it fails
 _STACK = 2**28  # bytes that a thread may use; only those that it uses take memory
 
 
@@ -37,7 +38,12 @@ class Grammar:
         from llguidance import LLMatcher, LLParserLimits
 
         tokenizer, self._bytes = _tokenizer_of(vocabulary)
-        limits = LLParserLimits(max_items_in_row=_MOST_IN_ROW, step_max_items=25 * _MOST_IN_ROW)
+        limits = LLParserLimits(
+            max_items_in_row=_MOST_IN_ROW,
+            step_max_items=25 * _MOST_IN_ROW,
+            initial_lexer_fuel=5 * _FUEL,
+            step_lexer_fuel=_FUEL,
+        )
         self._make = lambda: LLMatcher(tokenizer, text, log_level=0, limits=limits)
         self._start = _on_a_large_stack(self._make)
         if problem := problem_of(self._start):
@@ -84,8 +90,18 @@ class Grammar:
 
     def accepts(self, text: bytes) -> bool:
         """Whether a text is a full match that the vocabulary's tokens can spell."""
+        matcher = self._after(text)
+        return matcher is not None and matcher.is_accepting()
+
+    def ends(self, text: bytes) -> bool:
+        """Whether a text is a full match that nothing can follow."""
+        matcher = self._after(text)
+        return matcher is not None and is_complete(matcher)
+
+    def _after(self, text: bytes) -> "LLMatcher | None":
+        """A matcher at the end of a text; None if it cannot get there."""
         token_ids, matcher = self._bytes.spell(text), self.matcher()
-        return token_ids is not None and matcher.consume_tokens(token_ids) and matcher.is_accepting()
+        return matcher if token_ids is not None and matcher.consume_tokens(token_ids) else None
 
 
 def _on_a_large_stack(make: Callable[[], T]) -> T:

@@ -365,6 +365,16 @@ def test_a_text_is_accepted_where_tokens_spell_all_of_it() -> None:
     assert [only.accepts(text.encode()) for text in ("ab", "axb", "xab", "abx", "aéb")] == [True, *[False] * 4]
 
 
+def test_the_lexer_has_room_for_patterns_of_many_words() -> None:
+    """With llguidance's own limit it forbids words of this pattern without an error."""
+    words = {"type": "string", "maxLength": 500, "pattern": r"^(?:\S+\s+){0,49}\S+$"}
+    schema = {"type": "object", "properties": {"words": words, "next": {"$ref": "#"}}}
+    grammar = Grammar(grammars.of_schema(schema, closed=True, whitespace="line"), VOCABULARY)
+    for count in (1, 25, 50, 51):
+        text = json.dumps({"words": " ".join(["word"] * count)})
+        assert grammar.accepts(text.encode()) == (count <= 50), count
+
+
 def test_what_must_come_is_spelled_once_for_all_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     spelled, spell = list[bytes](), _Bytes.spell
 

@@ -247,6 +247,15 @@ class TestIncomplete:
         best = gen.generate(model, "x", kind, sampler=beam_search(3, length_penalty=-5.0), max_new_tokens=4)
         assert best in ("a", "ba", "bba", "bbba")
 
+    def test_a_whole_beam_that_nothing_can_follow_is_a_value_where_the_limit_has_ended_the_search(self) -> None:
+        own = tiny_model("llama", vocab_size=259, max_position_embeddings=256)
+        own.generation_config.eos_token_id = own.config.eos_token_id = None
+        without_eos, kind = gen.from_transformers(own, byte_tokenizer()), gen.grammar('start: "(" start ")" | "x"')
+        given: dict[str, Any] = {"sampler": beam_search(3), "shorten": True, "details": True}
+        made = [gen.generate(without_eos, f"x{limit}", kind, max_new_tokens=limit, **given) for limit in (3, 5, 8, 20)]
+        assert {one.value for one in made} <= {"x", "(x)", "((x))"}
+        assert "length" in {one.finish_reason for one in made}
+
 
 def by_stream(model: Any, *arguments: Any, **others: Any) -> Any:
     list(gen.stream(model, *arguments, **others))

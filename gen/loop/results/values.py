@@ -42,7 +42,7 @@ def _valued(request: Request, completion: Completion) -> Completion:
         written: str | bytes = constraint.vocabulary.written(completion.token_ids[completion.reasoning_tokens :])
     else:
         written = constraint.written(completion.text, completion.token_ids, cut=cut)
-    found = None if limited and constraint.engine == "host" else constraint.matched(written)
+    found = None if limited and not constraint.ends(written) else constraint.matched(written)
     if found is None:
         raise IncompleteError(
             f"{name}: the text ended ({completion.finish_reason}) before it was a whole value of its output type: "
