@@ -63,6 +63,9 @@ WAITS: dict[str, tuple[Callable[[Any], object], bool]] = {
     "CSR times dense": (lambda x: x.csr @ x.dense, False),
     "CSR times CSR": (lambda x: x.csr @ x.csr, True),
     "CSR plus CSR": (lambda x: x.csr + x.csr, True),
+    "CSR to blocks": (lambda x: x.csr.to_sparse_bsr((3, 3)), True),
+    "blocks to blocks": (lambda x: x.blocks.to_sparse_bsc((3, 3)), False),
+    "sparse batch times dense": (lambda x: torch.bmm(x.coo[None], x.dense[None]), True),
 }
 
 
@@ -71,6 +74,7 @@ class Operands:
         self.dense = torch.eye(3, device="cuda")
         self.coo, self.csr = self.dense.to_sparse(), self.dense.to_sparse_csr()
         self.indices, self.values = torch.zeros((2, 2), dtype=torch.int64).cuda(), torch.ones(2, device="cuda")
+        self.blocks = self.dense.to_sparse_bsr((3, 3))
         self.rows = torch.zeros(1, dtype=torch.int64, device="cuda")
 
 

@@ -105,6 +105,11 @@ def _dense(arguments: Arguments) -> bool:
     return bool(arguments["self"].layout is torch.strided)
 
 
+def _not_in_blocks(arguments: Arguments) -> bool:
+    """Rows and columns become blocks on the CPU. Source: TensorConversions.cpp (sparse_compressed_to_sparse_bsr)."""
+    return arguments["self"].layout not in (torch.sparse_bsr, torch.sparse_bsc)
+
+
 def _in_sparse_part(arguments: Arguments) -> bool:
     """A part of a sparse tensor is found by a search for its indices, unless the dimension is dense."""
     tensor = arguments["self"]
@@ -147,19 +152,12 @@ _TESTS: dict[str, Callable[[Arguments], bool]] = {
     "linalg_pinv.atol_rtol_tensor": _always,
     "cholesky": _always,
     "cholesky_inverse": _always,
-    "linalg_inv_ex": _checks_errors,
-    "linalg_cholesky_ex": _checks_errors,
-    "linalg_ldl_factor_ex": _checks_errors,
-    "linalg_lu_factor_ex": _checks_errors,
-    "_linalg_solve_ex": _checks_errors,
+    **dict.fromkeys(("linalg_inv_ex", "linalg_cholesky_ex", "linalg_ldl_factor_ex"), _checks_errors),
+    **dict.fromkeys(("linalg_lu_factor_ex", "_linalg_solve_ex"), _checks_errors),
     "linalg_matrix_exp": _always,  # sorts the matrices by their norms on the host
     "mode": _many_values,
-    "_to_sparse": _dense,
-    "_to_sparse.sparse_dim": _dense,
-    "_to_sparse_csr": _dense,
-    "_to_sparse_csc": _dense,
-    "_to_sparse_bsr": _dense,
-    "_to_sparse_bsc": _dense,
+    **dict.fromkeys(("_to_sparse", "_to_sparse.sparse_dim", "_to_sparse_csr", "_to_sparse_csc"), _dense),
+    **dict.fromkeys(("_to_sparse_bsr", "_to_sparse_bsc"), _not_in_blocks),
     "_coalesce": _many_numbers,
     "select.int": _in_sparse_part,
     "index_select": _in_sparse_part,
@@ -167,6 +165,8 @@ _TESTS: dict[str, Callable[[Arguments], bool]] = {
     "_sparse_softmax": _always,  # thrust gathers its rows
     "_sparse_log_softmax": _always,
     "_sparse_sparse_matmul": _always,
+    "bmm": lambda arguments: arguments["self"].layout is torch.sparse_coo,  # thrust finds where each matrix ends
+    "segment_reduce": lambda arguments: arguments.get("lengths") is not None and not arguments.get("unsafe", False),
     **dict.fromkeys(("add.Tensor", "mm", "addmm", "_sparse_addmm"), _both_compressed),
     "normal.Tensor_Tensor": _always,
     "normal.float_Tensor": _always,
