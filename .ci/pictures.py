@@ -4,6 +4,7 @@ What they show is worked out here from the numbers that their pages give to foll
 """
 
 from collections.abc import Sequence
+from math import log
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "inside"
@@ -169,7 +170,39 @@ def wide_step() -> str:
     return picture(760, 230, "One step that reads three drafts and makes three tokens", parts)
 
 
-PICTURES = {"cuts.svg": cuts, "race.svg": race, "data.svg": data, "wide_step.svg": wide_step}
+RECORDED = (" cat", " emu", " dog")  # after "The": what a receipt says
+RACES = (NOISE | {"cat": 0.2}, NOISE, NOISE)  # the noise of each key; the masses are the same each time
+
+
+def receipt() -> str:
+    """A recorded text that is read at once, and the race of each place with its own key."""
+    read = ("The", *RECORDED[:-1])
+    rows = (("it reads", 40), ("key of the draw", 100), ("it chooses", 160), ("recorded", 220))
+    parts = [text(20, y + 23, name, anchor="start") for name, y in rows]
+    for place, (token, recorded, noise) in enumerate(zip(read, RECORDED, RACES, strict=True)):
+        x = 160 + place * 190
+        times = arrivals(TOKENS, noise)
+        chosen = min(times, key=lambda name: times[name])
+        right = chosen == recorded.strip()
+        parts += [box(x, 40, 110, 36, KEPT, round=6), text(x + 55, 63, token.strip(), color=PAPER)]
+        parts += [box(x, 100, 110, 36, DEVICE, stroke=KEPT, round=6), text(x + 55, 123, f"k(seed, {place})")]
+        parts += [box(x, 160, 110, 36, KEPT, round=6), text(x + 55, 183, chosen, color=PAPER)]
+        fill, color = (KEPT, PAPER) if right else (DROPPED, INK)
+        parts += [box(x, 220, 110, 36, fill, round=6), text(x + 55, 243, recorded.strip(), color=color)]
+        parts += [line((x + 55, 76), (x + 55, 100), arrow=True), line((x + 55, 136), (x + 55, 160), arrow=True)]
+        late = log(times[recorded.strip()] / times[chosen])
+        told = "equal" if right else f"late by ln({times[recorded.strip()]:.3f} / {times[chosen]:.3f}) = {late:.2f}"
+        parts.append(text(x + 55, 278, told, size=12))
+    return picture(760, 296, "Three tokens of a recorded text, read at once and checked each with its own key", parts)
+
+
+PICTURES = {
+    "cuts.svg": cuts,
+    "race.svg": race,
+    "data.svg": data,
+    "wide_step.svg": wide_step,
+    "receipt.svg": receipt,
+}
 
 if __name__ == "__main__":
     for name, draw in PICTURES.items():

@@ -16,7 +16,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 from time import process_time
@@ -100,8 +100,8 @@ def told(what: str, sampler: str, making: list[float], verifying: list[float]) -
     row = {
         "what": what,
         "sampler": sampler,
-        "making s": spread(making),
-        "verifying s": spread(verifying),
+        "making s": asdict(spread(making)),
+        "verifying s": asdict(spread(verifying)),
         "ratio": ratio(verifying, making),
     }
     print(json.dumps(row), flush=True)

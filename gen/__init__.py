@@ -64,6 +64,7 @@ if TYPE_CHECKING:  # "x as x" says that a name is for users; `_HOMES` has the sa
     from gen.offline.iterating import generate_iter as generate_iter
     from gen.offline.job import BatchReport as BatchReport, run_batch as run_batch
     from gen.receipts.checks import Difference as Difference, Verification as Verification
+    from gen.receipts.diffing import Compared as Compared, Diff as Diff, diff as diff
     from gen.receipts.verifying import verify as verify
     from gen.scoring.scorer import Score as Score
     from gen.scoring.scores import classify as classify, score as score
@@ -115,6 +116,7 @@ _HOMES = {
     "offline.iterating": ["generate_iter"],
     "offline.job": ["BatchReport", "run_batch"],
     "receipts.checks": ["Difference", "Verification"],
+    "receipts.diffing": ["Compared", "Diff", "diff"],
     "receipts.verifying": ["verify"],
     "scoring.scorer": ["Score"],
     "scoring.scores": ["classify", "score"],

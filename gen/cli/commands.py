@@ -16,6 +16,7 @@ from gen.cli.inputs import Given, read_prompts
 from gen.cli.model_commands import convert_command, doctor_command
 from gen.cli.options import check_top_logprobs, read_output_type, read_pictures, read_speculate, read_stops
 from gen.cli.printing import check_output, keep_stderr_tidy, say
+from gen.cli.receipt_commands import diff_command, verify_command
 from gen.cli.score_command import score_command
 from gen.cli.serve_command import serve_command
 from gen.cli.text_options import TextOptions, TextsOptions, with_options
@@ -121,6 +122,8 @@ def stream_command(
     say("\n")
 
 
+app.command("verify", short_help="Check whether a model still makes recorded texts.")(verify_command)
+app.command("diff", short_help="Compare the recorded texts of two runs.")(diff_command)
 app.command("score", short_help="Tell how likely texts are.")(score_command)
 app.command("serve", short_help="Serve a model to clients of OpenAI and Anthropic.")(serve_command)
 app.add_typer(batch_commands.app, name="batch")

@@ -50,9 +50,8 @@ class ReceiptWriter:
         if reasons := unwritable(request):
             raise ArgumentError(f"no receipt: {' and '.join(reasons)} cannot be written as plain values.")
         beams = isinstance(request.sampler, BeamSearchSampler)
-        constraint = request.constraint
         return Receipt(
-            prompt_ids=list(request.prompt_ids),
+            **asked(request),
             token_ids=list(completion.token_ids),
             logprobs=list(completion.logprobs),
             text=completion.text,
@@ -60,13 +59,21 @@ class ReceiptWriter:
             stop_reason=completion.stop_reason,
             seed=completion.seed,
             sample=rank if beams else request.sample + request.seeds.index(completion.seed),
-            sampler=_sampler(request),
-            settings=_settings(request),
-            output_type=None if constraint is None else plain(constraint.key),
-            engine=None if constraint is None else constraint.engine,
             model=model_facts(model),
             versions=versions(),
         )
+
+
+def asked(request: Request) -> dict[str, Any]:
+    """What a request asks for, as the fields of its receipt."""
+    constraint = request.constraint
+    return {
+        "prompt_ids": list(request.prompt_ids),
+        "sampler": _sampler(request),
+        "settings": _settings(request),
+        "output_type": None if constraint is None else plain(constraint.key),
+        "engine": None if constraint is None else constraint.engine,
+    }
 
 
 def unwritable(request: Request) -> list[str]:
