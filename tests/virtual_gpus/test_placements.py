@@ -212,6 +212,16 @@ def test_other_numbers_are_found_without_an_error() -> None:
     assert {failure.placement.places["layers.1"] for failure in report.failures} == {"cuda:1"}, str(report)
 
 
+@pytest.mark.parametrize(("more", "fails"), [(0.002, False), (1.0, True)])
+def test_a_single_number_is_held_to_its_size(more: float, fails: bool) -> None:
+    class WithANumber(Right):
+        def forward(self, ids: Tensor) -> Any:
+            out = super().forward(ids)
+            return out, torch.full((1,), 1e4 + more * (out.device.index == 1), device=out.device)
+
+    assert bool(of(WithANumber, devices=[("cuda:1",)]).failures) == fails
+
+
 def test_tied_weights_stay_together() -> None:
     class Tied(Right):
         def __init__(self) -> None:

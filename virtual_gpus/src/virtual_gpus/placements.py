@@ -313,7 +313,8 @@ def _difference(found: list[Tensor], expected: list[Tensor]) -> str:
     """How the results differ from the CPU's; empty if they do not."""
     if [one.shape for one in found] != [one.shape for one in expected]:
         return f"{len(found)} tensors, of other shapes than the {len(expected)} of the CPU"
-    spreads = [(one.double().max() - one.double().min()).item() if one.numel() else 0.0 for one in expected]
+    doubles = [one.double() for one in expected]  # a single number has no spread but its size
+    spreads = [float(one.max() - one.min()) if one.numel() > 1 else float(one.sum().abs()) for one in doubles]
     for number, (one, wanted, spread) in enumerate(zip(found, expected, spreads, strict=True)):
         if one.dtype != wanted.dtype:
             return f"tensor {number} is {one.dtype}, and {wanted.dtype} on the CPU"
