@@ -21,7 +21,7 @@ LIMITS: dict[tuple[str, str], tuple[float, float]] = {
     (GEN, "files"): (349, 255),
     ("virtual GPUs", "lines"): (7_199, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (49_037, 41_000),
+    ("tests", "lines"): (49_047, 41_000),
     ("benchmarks", "lines"): (11_572, 10_000),
     ("all of gen", "tokens per line of code"): (10.30, 10.2),
 }
