@@ -1,6 +1,9 @@
-"""Which placements of transformers' models fail? Tiny models of every causal architecture, cut over virtual devices.
+"""Which placements of transformers' models fail? Tiny models of every architecture, cut over virtual devices.
 
     python -m benchmarks.placements [--group decoders] [--only llama] [--jobs 2] [--most 16] [--page FILE]
+
+decoders: everything that transformers lists as causal language models, with two texts. images: everything that it lists
+as reading images and text, with an image in each of two texts.
 
 Each architecture runs in a process of its own under `virtual_gpus.placements`: every cut over one, two and three GPUs,
 and with parts on the CPU and on the disk, of more than `--most` cuts of one kind as many at random; a forward, a
@@ -19,7 +22,9 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from benchmarks.architectures.image_inputs import image_inputs
 from benchmarks.architectures.sweep import Verdict, sweep
 from benchmarks.architectures.tiny_models import UNSUITED, Group, model_types, tiny_model
 from benchmarks.measuring import machine, markdown_table
@@ -35,7 +40,7 @@ def look(architecture: str, group: Group, most: int) -> Verdict:
     if architecture in UNSUITED:
         return Verdict(architecture=architecture, verdict="not run", reason=UNSUITED[architecture])
     try:
-        report = examine(lambda: tiny_model(architecture, group), most=most)
+        report = examine(partial(_made, architecture, group), most=most)
     except Exception as error:
         return Verdict(architecture=architecture, verdict="not run", reason=f"{type(error).__name__}: {error}"[:300])
     cases = {
@@ -51,6 +56,11 @@ def look(architecture: str, group: Group, most: int) -> Verdict:
         reason=f"{bad} of {report.placements} placements ({', '.join(report.steps)})",
         cases=cases,
     )
+
+
+def _made(architecture: str, group: Group) -> Any:
+    model = tiny_model(architecture, group)
+    return (model, image_inputs(model)) if group == "images" else model
 
 
 def whose(failure: Failure) -> str:
@@ -91,7 +101,7 @@ def page(verdicts: list[Verdict]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--group", choices=("decoders", "vision"), default="decoders")
+    parser.add_argument("--group", choices=("decoders", "images"), default="decoders")
     parser.add_argument("--only", nargs="*", help="architectures; all by default")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--most", type=int, default=16, help="cuts of one kind (16)")

@@ -76,6 +76,24 @@ _DOTS3: dict[str, object] = {
 }
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
 _IMAGE_ROPE: dict[str, object] = {"rope_parameters": _ROPE}
+IMAGES: dict[str, object] = {
+    **dict.fromkeys(("image_size", "force_image_size"), 32),
+    **dict.fromkeys(("patch_size", "stem_patch_size"), 8),
+    **dict.fromkeys(("depth", "num_hidden_layers", "layers", "resampler_depth"), 2),
+    **dict.fromkeys(("num_heads", "attention_heads", "resampler_n_heads"), 4),
+    **dict.fromkeys(
+        ("embed_dim", "out_hidden_size", "projection_dim", "text_hidden_size", "projector_hidden_size"), 64
+    ),
+    **dict.fromkeys(("image_seq_length", "num_image_tokens", "num_query_tokens", "resampler_n_latents"), 16),
+    "mm_tokens_per_image": 4,
+    "resampler_head_dim": 16,
+    "num_patches": 16,
+    "patch_embed_hidden_size": 192,
+    "projection_hidden_size": 64,
+}
+"""Of models that read images, beside `SIZES`, where a test gives them images: 16 patches of 8 x 8 pixels."""
+IMAGE_TOKEN = VOCABULARY + 2  # stands for an image's features; other marks of images and sounds come after it
+
 EXCEPTIONS: dict[str, dict[str, object]] = {
     **{name: {"text_config": _IMAGE_ROPE} for name in ("qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker", "glm46v")},
     **{name: {"text_config": _IMAGE_ROPE} for name in ("glm4v", "glm_ocr", "glmga", "paddleocr_vl")},
@@ -146,22 +164,109 @@ EXCEPTIONS: dict[str, dict[str, object]] = {
 }
 
 
-def tiny_config(model_type: str, *, decoder: bool = True) -> PreTrainedConfig:
-    """The configuration of an architecture, as small as it goes."""
+_WINDOWS: dict[str, object] = {"vision_config": {"window_size": 32, "fullatt_block_indexes": [1]}}
+_TILES: dict[str, object] = {"image_grid_pinpoints": [[32, 32]]}
+_SAM: dict[str, object] = {"window_size": 2, "global_attn_indexes": [1], "output_channels": 32, "mlp_dim": 64}
+IMAGE_EXCEPTIONS: dict[str, dict[str, object]] = {
+    **{name: _WINDOWS for name in ("qwen2_5_vl", "exaone4_5", "hyperclovax_vision_v2")},
+    "qwen2_5_omni_thinker": _WINDOWS | {"vision_start_token_id": IMAGE_TOKEN + 2},
+    **{name: _TILES for name in ("llava_next", "llava_next_video", "llava_onevision")},
+    **{name: {"vision_config": {"pooling_kernel_size": 2}} for name in ("gemma4", "gemma4_unified")},
+    "ernie4_5_vl_moe": {"text_config": {"rope_parameters": _ROPE | {"mrope_section": [3, 3, 2]}}},
+    "glm4v_moe": {"text_config": {"rope_parameters": _ROPE | {"mrope_section": [2, 1, 1]}}},
+    "aria": {"projector_patch_to_query_dict": {16: 4}},
+    "chameleon": {
+        "vocabulary_map": {"<image>": IMAGE_TOKEN, **{f"IMGIMG{'ABCD'[code]}Z": 100 + code for code in range(4)}},
+        "vq_config": {"num_embeddings": 4, "base_channels": 32, "resolution": 32, "channel_multiplier": [1, 2]},
+    },
+    "cohere_compass": {"text_config": {"layer_types": _LOCAL, "rope_parameters": dict.fromkeys(_LOCAL, _ROPE)}},
+    "emu3": {
+        "vocabulary_map": {
+            "<image>": IMAGE_TOKEN,
+            "<|extra_200|>": 99,
+            **{f"<|visual token {code:06}|>": 100 + code for code in range(4)},
+        },
+        "vq_config": {"codebook_size": 4, "base_channels": 32, "channel_multiplier": [1, 2], "num_attention_heads": 1},
+    },
+    "cosmos3_edge": {"text_config": _IMAGE_ROPE},
+    "deepseek_ocr2": {
+        "vision_config": {"sam_config": {**_SAM, "downsample_channels": [32, 64]}},
+        "text_config": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2},
+    },
+    "deepseek_vl_hybrid": {"high_res_vision_config": _SAM},
+    "florence2": {
+        "vision_config": {
+            "depths": [1, 1],
+            "patch_size": [7, 3],
+            "patch_stride": [4, 2],
+            "patch_padding": [3, 1],
+            "patch_prenorm": [False, True],
+            "embed_dim": [32, 64],
+            "num_heads": [2, 4],
+            "num_groups": [2, 4],
+            "window_size": 4,
+        }
+    },
+    "glm5_next": {"text_config": {"index_kpool": 4}},
+    "granite4_vision": {
+        **_TILES,
+        "deepstack_layer_map": [[-1, 0]],
+        "spatial_target_layers": [1],
+        "downsample_rate": "1/2",
+    },
+    "hunyuan_vl": {"text_config": _IMAGE_ROPE | {"head_dim": 16}},
+    "kimi_k25": {"projection_hidden_size": 64},
+    "kosmos-2": {"latent_query_num": 4},
+    "kosmos-2.5": {"latent_query_num": 4},
+    "llama4": {
+        "vision_config": {
+            **dict.fromkeys(("projector_input_dim", "projector_output_dim", "vision_output_dim"), 64),
+            "intermediate_size": 256,
+        }
+    },
+    "mllama": {
+        "vision_config": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 192, "num_global_layers": 1},
+        "text_config": {"cross_attention_layers": [1]},
+    },
+    "molmo2": {"adapter_config": {"vision_feature_layer": [1, 0]}},
+    "muse_glimmer": {"out_hidden_size": 256},
+    "muse_spark": {"out_hidden_size": 256, "audio_config": {"num_hidden_layers": 4}},
+    "nemotron_h_omni": {
+        "vision_hidden_size": 64,
+        "vision_config": {"video_temporal_patch_size": 2},
+        "text_config": {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]},
+    },
+    "pp_formulanet": {"vision_config": {**_SAM, "post_conv_in_channels": 32, "decoder_hidden_size": 64}},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": IMAGE_TOKEN + 2},
+    "unlimited_ocr": {"vision_config": {"sam_config": {**_SAM, "downsample_channels": [32, 64]}}},
+    "vision-encoder-decoder": {"decoder": {"add_cross_attention": True}},
+    "vipllava": {"vision_feature_layers": [-1, -2]},
+}
+"""What `IMAGES` do not cover of models that read images."""
+
+
+def tiny_config(model_type: str, *, decoder: bool = True, images: bool = False) -> PreTrainedConfig:
+    """The configuration of an architecture, as small as it goes; with `images`, its part for images too."""
     kind = CONFIG_MAPPING[model_type]
     changes: dict[str, object] = EXCEPTIONS.get(model_type, {})
+    if images:
+        changes = changes | IMAGE_EXCEPTIONS.get(model_type, {})
     if not decoder and "is_decoder" in {field.name for field in fields(kind)}:
         changes = {**changes, "is_decoder": False}
-    return _shrunk(kind, changes)
+    return _shrunk(kind, changes, images)
 
 
-def _shrunk(kind: type[PreTrainedConfig], changes: Mapping[str, object]) -> PreTrainedConfig:
+def _shrunk(kind: type[PreTrainedConfig], changes: Mapping[str, object], images: bool) -> PreTrainedConfig:
     """A configuration of this class with small sizes, every kind of layer, and the changes."""
     known = {field.name for field in fields(kind)}
     always = {name: value for name, value in ALWAYS.items() if name in known}
     default = vars(kind(**always))
     default |= {name: default[actual] for name, actual in kind.attribute_map.items() if actual in default}
-    values: dict[str, Any] = {name: value for name, value in SIZES.items() if name in known and _is_size(default[name])}
+    sizes = {**SIZES, **IMAGES} if images else SIZES
+    values: dict[str, Any] = {name: value for name, value in sizes.items() if name in known and _is_size(default[name])}
+    if images:
+        values |= {name: [IMAGES[name]] * 2 for name in IMAGES if isinstance(default.get(name), list | tuple)}
+        values |= _token_ids(default, known)
     values |= always
     if "kv_lora_rank" in known:  # each head has keys of its own, made from what all heads share
         values["num_key_value_heads"] = values["num_attention_heads"]
@@ -174,10 +279,25 @@ def _shrunk(kind: type[PreTrainedConfig], changes: Mapping[str, object]) -> PreT
         if name == "layer_types" and name in values:
             values["num_hidden_layers"] = len(values[name])
     for name in kind.sub_configs:
-        if isinstance(default.get(name), PreTrainedConfig):
-            inner = changes.get(name, {})
-            values[name] = _shrunk(type(default[name]), inner if isinstance(inner, Mapping) else {})
+        inner = changes.get(name, {})
+        if isinstance(default.get(name), PreTrainedConfig) or (images and name in changes):
+            part = type(default[name]) if default.get(name) else kind.sub_configs[name]
+            values[name] = _shrunk(part, inner if isinstance(inner, Mapping) else {}, images)
     return kind(**values)
+
+
+def _token_ids(default: Mapping[str, object], known: set[str]) -> dict[str, int]:
+    """Ids of the vocabulary for the tokens that mark images and the like."""
+    names = [name for name in default if name in known and name.endswith(("_token_id", "_token_index", "_patch_id"))]
+    names = [name for name in names if name not in ALWAYS and not name.startswith("decoder_start")]
+    of_image = [
+        name for name in names if name.removesuffix("_id").removesuffix("_index") in ("image_token", "image_patch")
+    ]
+    others = [name for name in names if name not in of_image]
+    last = VOCABULARY + 7
+    return {name: IMAGE_TOKEN for name in of_image} | {
+        name: min(IMAGE_TOKEN + 1 + number, last) for number, name in enumerate(others)
+    }
 
 
 def _is_size(value: object) -> bool:

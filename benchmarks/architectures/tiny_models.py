@@ -17,25 +17,30 @@ from transformers.models.auto import modeling_auto
 
 from benchmarks.architectures.tiny_configs import tiny_config
 
-Group = Literal["decoders", "vision", "encoders"]
+Group = Literal["decoders", "vision", "images", "encoders"]
 
 UNSUITED = {
     "gemma4_assistant": "a draft head that reads another model's keys and values",
     "gemma4_unified_assistant": "a draft head that reads another model's keys and values",
+    "evolla": "it reads proteins, not images",
     "musicgen": "it writes audio codes, not text",
     "musicgen_melody": "it writes audio codes, not text",
+    "pi0": "it writes movements of a robot, not text",
 }
-"""Model types that transformers lists among the decoders, though they generate no text by themselves."""
+"""Model types that transformers lists among the decoders or the readers of images, though they are none by
+themselves."""
 
 
 def model_types(group: Group) -> list[str]:
-    """What transformers lists: decoders, models that read images and are no plain decoders, or text encoders."""
+    """What transformers lists: decoders, models that read images (all, or those that are no plain decoders), or text
+    encoders."""
     decoders = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if group == "encoders":
         encoders = modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
         return sorted({*encoders, *modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, "xlnet"})
-    if group == "vision":
-        return sorted({*modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES} - {*decoders})
+    of_images = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    if group in ("vision", "images"):
+        return sorted({*of_images} - {*decoders} if group == "vision" else of_images)
     return sorted(decoders)
 
 
@@ -43,7 +48,7 @@ def tiny_model(model_type: str, group: Group = "decoders", *, seed: int = 0) -> 
     """A model with random weights, large enough that its greedy texts vary; float32, on the CPU, in eval mode."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # reduced configurations warn about missing parts
-        config = tiny_config(model_type, decoder=group != "encoders")
+        config = tiny_config(model_type, decoder=group != "encoders", images=group == "images")
         torch.manual_seed(seed)
         model: PreTrainedModel = _auto_class(model_type, group).from_config(config, dtype=torch.float32)
     randomize_(model, seed)
@@ -53,7 +58,7 @@ def tiny_model(model_type: str, group: Group = "decoders", *, seed: int = 0) -> 
 def _auto_class(model_type: str, group: Group) -> Any:
     if group == "decoders":
         return AutoModelForCausalLM
-    if group == "vision":
+    if group in ("vision", "images"):
         return AutoModelForImageTextToText
     listed = model_type in modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
     return AutoModelForTextEncoding if listed else AutoModel

@@ -212,8 +212,8 @@ def from_transformers(
     Raises:
         ArgumentError: something else came as a model or tokenizer, a context_length that the config does not allow, or
             a model to pack that is not on the CPU.
-        ModelError: it is not a decoder language model, is in training mode, cannot use a static cache, fails or
-            differs in the probe, or its tokenizer or processor does not fit.
+        ModelError: it is not a decoder language model, is in training mode with dropout that acts, cannot use a static
+            cache, fails or differs in the probe, or its tokenizer or processor does not fit.
     """
     check_hf_model("from_transformers", model, tokenizer, load="gen.load")
     check_hf_tokenizer("from_transformers", tokenizer, processor=True, model=model)

@@ -48,7 +48,7 @@ def weights_version(model: Model) -> tuple[object, ...]:
 
 def module_of(model: Model) -> nn.Module | None:
     """The torch module of a model; None where there is none."""
-    found = getattr(model, "hf_model", None) or getattr(model, "module", None)
+    found = getattr(model, "hf_model", getattr(model, "module", None))
     return found if isinstance(found, nn.Module) else None
 
 

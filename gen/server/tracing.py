@@ -21,9 +21,9 @@ _NAMES = {
     "cached_tokens": "gen_ai.usage.cache_read.input_tokens",
     "completion_tokens": "gen_ai.usage.output_tokens",
     "first_token": "gen_ai.server.time_to_first_token",
-    "queue": "gen.queue_seconds",
-    "id": "gen.request_id",
-    "key": "gen.key",
+    "queue": "queue.seconds",
+    "id": "request.id",
+    "key": "api_key.name",
     "status": "http.response.status_code",
 }
 

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from tests.helpers import tiny_model
 from tests.helpers.architectures import HYBRIDS, SHAPES
+from tests.models.transformers.vision_helpers import PICTURES, prompts, tiny_processor, tiny_vision_model
 from virtual_gpus import ArgumentError, virtual_gpus
 from virtual_gpus.placements import Report, examine, parts
 
@@ -146,6 +147,15 @@ class GeneratesWrongly(Right):
         return scores.argmax(-1)
 
 
+class ChangesItsInputs(Right):
+    """No mistake, but the ids are others after a forward."""
+
+    def forward(self, ids: Tensor) -> Any:
+        out = super().forward(ids)
+        ids[:, 0] = 0
+        return out
+
+
 class OtherNumbers(Right):
     """No error at all: the second GPU computes something else."""
 
@@ -205,6 +215,11 @@ def test_a_late_buffer_fails_only_after_a_run_elsewhere() -> None:
     assert "after a run on the CPU" in str(report)
 
 
+def test_each_step_has_the_inputs_as_they_were_given() -> None:
+    report = of(ChangesItsInputs, devices=[("cuda:1",), ("cuda:0", "cuda:1")])
+    assert not report.failures, str(report)
+
+
 def test_other_numbers_are_found_without_an_error() -> None:
     report = of(OtherNumbers, devices=[("cuda:0", "cuda:1")])
     assert {failure.where for failure in report.failures} == {""}
@@ -241,6 +256,18 @@ def test_many_cuts_are_drawn_from() -> None:
 def test_models_of_transformers_need_no_arguments(shape: str) -> None:
     assert shape in SHAPES | HYBRIDS
     report = examine(lambda: tiny_model(shape), [("cuda:1",), ("cuda:0", "cuda:1"), ("cuda:0", "disk")])
+    assert report.steps == ("forward", "backward", "generate")
+    assert not report.failures, str(report)
+
+
+def test_models_that_read_images_are_given_them_in_every_step() -> None:
+    def make_model() -> Any:
+        prompt, processor = prompts("qwen2_5_vl")[0], tiny_processor("qwen2_5_vl")
+        return tiny_vision_model("qwen2_5_vl"), dict(
+            processor(text=[prompt], images=[PICTURES[0]], return_tensors="pt")
+        )
+
+    report = examine(make_model, [("cuda:0", "cuda:1"), ("cuda:0", "cpu"), ("cuda:0", "disk")], most=2)
     assert report.steps == ("forward", "backward", "generate")
     assert not report.failures, str(report)
 

@@ -9,8 +9,6 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from gen.devices import Placement, describe
 from gen.errors import ModelError
@@ -20,6 +18,7 @@ from gen.models.idle_rows import Idle
 from gen.models.rotary import Rotary
 from gen.models.transformers.placement import embedding_rows, read_placement, runs_on, with_dtypes_of
 from gen.models.transformers.snapshot import Snapshot
+from gen.models.transformers.training import acts_in_training
 from gen.models.transformers.wrappers import innermost
 from gen.samplers import Sampler
 from gen.tokens.tokenizers import Tokenizer
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 # model types that count windows, or distances between tokens, back from the last column of the cache
 _COUNT_FROM_THE_END = {"gpt_neo", "inkling2_text"}
-_CHANGED_BY_TRAINING = (_DropoutNd, _BatchNorm)
 
 
 logger = logging.getLogger("gen")
@@ -244,10 +242,10 @@ class TransformersModel(Model):
         return Use()
 
     def _refuse_training(self, modules: Iterable[torch.nn.Module]) -> None:
-        """Refuse a model in training mode; a module that was added later counts if training mode changes its class."""
-        if any(one.training and (one in self._known or isinstance(one, _CHANGED_BY_TRAINING)) for one in modules):
+        """Refuse a model in training mode if that changes what it computes."""
+        if what := acts_in_training(modules, self._inner, self._known):
             name = type(self._inner).__name__
-            raise ModelError(f"{name} is in training mode, where dropout would change the texts; call model.eval().")
+            raise ModelError(f"{name} is in training mode, where {what} would change the texts; call model.eval().")
 
     def _refuse_moved(self) -> None:
         here, taken = runs_on(self._inner.get_input_embeddings()), self._placement.input_device

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -163,8 +164,8 @@ def test_a_checkpoint_without_a_language_models_head_is_refused(tmp_path: Path) 
 
 def test_models_that_cannot_be_used_are_refused_with_the_reason() -> None:
     small = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 1}
-    with pytest.raises(gen.ModelError, match=r"LlamaForCausalLM is in training mode.*model.eval()"):
-        gen.from_transformers(tiny_model().train(), byte_tokenizer())
+    with pytest.raises(gen.ModelError, match=r"training mode, where Dropout\(p=0.1\) of transformer.drop would"):
+        gen.from_transformers(tiny_model("gpt2").train(), byte_tokenizer())
     t5 = T5ForConditionalGeneration(T5Config(vocab_size=300, d_model=16, d_ff=16, num_layers=1, num_heads=2)).eval()
     with pytest.raises(gen.ModelError, match="T5ForConditionalGeneration is no decoder language model"):
         gen.from_transformers(t5, byte_tokenizer())
@@ -210,6 +211,35 @@ def test_a_model_put_back_into_training_mode_is_refused_before_its_next_text(par
     assert not ran
     hf_model.eval()
     assert gen.generate(model, "hello", max_new_tokens=4, seed=1) == text
+
+
+class OwnHead(nn.Linear):
+    """A layer of an unknown package."""
+
+
+def test_a_model_in_training_mode_is_read_if_nothing_in_it_is_random() -> None:
+    hf_model = tiny_model()
+    model = gen.from_transformers(hf_model, byte_tokenizer())
+    text = gen.generate(model, "hello", max_new_tokens=9, seed=1)
+    assert gen.generate(model, "hello", max_new_tokens=9, seed=1) == text
+    hf_model.train()
+    assert gen.generate(model, "hello", max_new_tokens=9, seed=1) == text
+    assert gen.generate(gen.from_transformers(hf_model, byte_tokenizer()), "hello", max_new_tokens=9, seed=1) == text
+
+
+@pytest.mark.parametrize("what", ["attention_dropout=0.1", "gradient checkpointing", "OwnHead, whose code"])
+def test_what_acts_in_training_mode_is_named(what: str) -> None:
+    hf_model: Any = tiny_model()
+    if what.startswith("Own"):
+        hf_model.lm_head = OwnHead(hf_model.config.hidden_size, hf_model.config.vocab_size, bias=False).eval()
+    model = gen.from_transformers(hf_model, byte_tokenizer())
+    hf_model.train()
+    if what.startswith("attention"):
+        hf_model.model.layers[0].self_attn.attention_dropout = 0.1
+    elif what.startswith("gradient"):
+        hf_model.activation_checkpointing_enable()
+    with pytest.raises(gen.ModelError, match=f"in training mode, where {what}"):
+        gen.generate(model, "hello", max_new_tokens=4)
 
 
 def test_a_tokenizer_with_more_ids_than_the_embedding_is_refused() -> None:

@@ -84,10 +84,12 @@ def test_learned_prompts_are_refused_by_name(config: Any, kind: str) -> None:
             gen.from_transformers(wrapped, byte_tokenizer(), probe=probe)
 
 
-def test_an_adapter_in_training_mode_is_refused() -> None:
-    wrapped = lora("llama")
+def test_an_adapter_in_training_mode_is_refused_if_it_has_dropout() -> None:
+    wrapped = adapted(tiny_model(), LoraConfig(target_modules=["q_proj"], lora_dropout=0.2, task_type="CAUSAL_LM"))
     wrapped.base_model.model.model.layers[0].self_attn.train()
-    with pytest.raises(gen.ModelError, match=r"LlamaForCausalLM is in training mode.*model.eval()"):
+    with pytest.raises(
+        gen.ModelError, match=r"LlamaForCausalLM is in training mode, where Dropout.p=0.2.*model.eval()"
+    ):
         gen.from_transformers(wrapped, byte_tokenizer())
 
 

@@ -126,7 +126,13 @@ class Call(threading.local):
             return getattr(tensor, "_gpu", None) is None
         if own == CPU or own != home or getattr(tensor, "_gpu", None) is not None:
             return False
-        return not any(tensor is scalar for scalar in scalars)
+        return not any(tensor is scalar or _same_memory(tensor, scalar) for scalar in scalars)
+
+
+def _same_memory(tensor: Tensor, other: Tensor) -> bool:
+    """Whether one is a view of the other."""
+    has_storage, is_alias_of = torch._C._has_storage, torch._C._is_alias_of  # type: ignore[attr-defined]
+    return has_storage(tensor) and has_storage(other) and bool(is_alias_of(tensor, other))
 
 
 def read_call(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, tuple[Tensor, ...]]:

@@ -26,6 +26,7 @@ class Fault:
     """
 
     happened: int = field(default=0, init=False)
+    _count: int = field(default=0, init=False, repr=False)  # of what the fault could have happened to
 
 
 @dataclass(kw_only=True)
@@ -53,35 +54,32 @@ class PartialCopy(Fault):
 
 
 @dataclass(kw_only=True)
-class FailedAllocation(Fault):
+class _Numbered(Fault):
+    number: int
+
+
+@dataclass(kw_only=True)
+class FailedAllocation(_Numbered):
     """The allocation of this number raises torch.OutOfMemoryError, though there is memory; 1 is the block's first one.
 
     Attributes:
         gpu: only allocations of this GPU count; None is any.
     """
 
-    number: int
     gpu: int | None = None
-    _count: int = field(default=0, init=False, repr=False)
 
 
 @dataclass(kw_only=True)
-class Placeholder(Fault):
+class Placeholder(_Numbered):
     """The copy of this number from the host to a GPU leaves a tensor on meta, as a hook that loads no weight does."""
 
-    number: int
-    _count: int = field(default=0, init=False, repr=False)
-
 
 @dataclass(kw_only=True)
-class MissingWait(Fault):
+class MissingWait(_Numbered):
     """The wait of this number is left out: `wait_stream`, `wait_event` and `synchronize` of a stream or an event.
 
     Values stay right, since work is done when it is issued: `virtual_gpus(check_streams=True)` shows the race.
     """
-
-    number: int
-    _count: int = field(default=0, init=False, repr=False)
 
 
 active: list[Fault] = []  # those of the open block
@@ -100,9 +98,7 @@ def start(faults: Sequence[Fault], check_streams: bool) -> None:
             raise ArgumentError(f"faults= takes faults of virtual_gpus.faults, got {fault!r}")
         if isinstance(fault, MissingWait) and not check_streams:
             raise ArgumentError("a MissingWait shows only with virtual_gpus(check_streams=True)")
-        fault.happened = 0
-        if isinstance(fault, FailedAllocation | Placeholder | MissingWait):
-            fault._count = 0
+        fault.happened = fault._count = 0
     active[:] = faults
     host_waited()
 
@@ -167,7 +163,7 @@ def misses_wait() -> bool:
     return any([_is_its_turn(fault) for fault in active if isinstance(fault, MissingWait)])
 
 
-def _is_its_turn(fault: FailedAllocation | Placeholder | MissingWait) -> bool:
+def _is_its_turn(fault: _Numbered) -> bool:
     """Count one more; whether it is the one that the fault is about."""
     fault._count += 1
     turn = fault._count == fault.number

@@ -146,7 +146,7 @@ def examine(make_model: MakeModel, devices: Sequence[Sequence[str]] = DEVICES, *
             except Exception as error:
                 if step == "forward":
                     raise ArgumentError(f"{type(model).__name__} does not run on the CPU: {error!r}") from error
-        _forward(late, inputs)
+        _results(_forward, late, inputs)
         found = list(_placements(parts(model), devices, gpus, most))
         failures = [
             failure
@@ -290,8 +290,9 @@ STEPS: dict[str, Callable[[Any, Any], Any]] = {"forward": _forward, "backward": 
 
 
 def _results(run: Callable[[Any, Any], Any], model: nn.Module, inputs: Any) -> list[Tensor]:
-    """The tensors of a step's result, on the CPU."""
+    """The tensors of a step's result, on the CPU. A model may change the inputs, so it has copies."""
     torch.manual_seed(0)
+    inputs = tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, inputs)
     return [leaf.detach().cpu() for leaf in tree_leaves(run(model, inputs)) if isinstance(leaf, Tensor)]
 
 

@@ -105,7 +105,20 @@ def _three(name: str, run: Callable[..., Any], scalars: tuple[bool, bool, bool])
     return cases
 
 
+# Compositions that spread a number over a shape first: then it is a CPU tensor like all others.
+_SPREADING: dict[str, Callable[..., Any]] = {
+    "hstack": lambda a, b: torch.hstack([a[0], b]),  # TensorShape.cpp (hstack)
+    "column_stack": lambda a, b: torch.column_stack([a[:, :1], b]),  # TensorShape.cpp (reshape_input_for_column_stack)
+    "kron": torch.kron,  # LinearAlgebra.cpp (KronImpl)
+    "prelu": torch.prelu,  # Activation.cpp (prelu)
+    "mul by a view": lambda a, b: a * b.expand(2),
+}
+
 ELEMENTWISE = [
+    *(
+        Case(f"{name}: GPU and a CPU scalar that is spread", run, (floats(GPU1, 1, 2), floats(HOST)), REFUSED)
+        for name, run in _SPREADING.items()
+    ),
     *(case for name, run in ITERATED.items() for case in _binary(name, run, floats)),
     *(case for name, run in COUNTED.items() for case in _binary(name, run, counts)),
     *(case for name in IN_PLACE for case in _in_place(name)),

@@ -42,10 +42,7 @@ def stand_in(name: str, run: Run) -> Run:
 
 def _histc(run: Run, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Counts of whole numbers; the CPU counts only floating numbers."""
-    if tensor.is_floating_point():
-        counts: Tensor = run(tensor, *args, **kwargs)
-        return counts
-    counts = run(tensor.double(), *args, **kwargs)
+    counts: Tensor = run(tensor if tensor.is_floating_point() else tensor.double(), *args, **kwargs)
     return counts.to(tensor.dtype)
 
 
