@@ -147,7 +147,7 @@ class Receipt:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> "list[Receipt]":
-        """The receipts of a file, one a line; empty lines are left out.
+        """The receipts of a file, one a line, or those in a job's results; empty lines and failed rows are left out.
 
         Raises:
             ArgumentError: a line is no receipt; the message has its number.
@@ -156,8 +156,8 @@ class Receipt:
         found = []
         for number, line in enumerate(Path(path).read_bytes().split(b"\n"), 1):
             try:
-                found += [Receipt.read(line.decode())] if line.strip() else []
-            except (ArgumentError, UnicodeDecodeError) as error:
+                found += _in_line(line.decode()) if line.strip() else []
+            except ValueError as error:  # ArgumentErrors, and those of the line itself
                 raise ArgumentError(f"{path}, line {number}: {error}") from error
         return found
 
@@ -170,6 +170,18 @@ class Receipt:
         """
         lines = "".join(f"{one}\n" for one in receipts)
         Path(path).write_bytes(lines.encode(errors="backslashreplace"))  # a lone surrogate becomes its escape
+
+
+def _in_line(line: str) -> list[Receipt]:
+    """The receipt of a line, or those of a job's result; none of a row that has failed."""
+    found = json.loads(line)
+    result = isinstance(found, dict) and "format" not in found and "id" in found
+    if not result:
+        return [Receipt.read(line)]
+    given = found.get("receipts") or [found["receipt"]] if found.keys() & {"receipt", "receipts"} else []
+    if not given and "error" not in found:
+        raise ArgumentError("the result has no receipt; the job was run without receipts.")
+    return [Receipt.read(one) for one in given]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,9 @@ def run_command(
     drafts: Annotated[
         str | None, _job("Take the texts of an earlier job as drafts, by the ids of rows.", "OLD_OUT")
     ] = None,
+    receipts: Annotated[
+        bool, _job("Write a receipt into each result, to verify it later.", None, "--receipts")
+    ] = False,
     dry_run: Annotated[bool, _job("Check everything, and run nothing.", None, "--dry-run")] = False,
     type_: Annotated[
         str | None,
@@ -104,6 +107,7 @@ def run_command(
             prompt_template=prompt_template,
             retry_failed=retry_failed,
             drafts=drafts,
+            receipts=receipts,
             dry_run=dry_run,
             sampler=asked.choose_sampler(),
             max_new_tokens=asked.max_new_tokens,

@@ -90,6 +90,7 @@ def run_batch(
     exact: bool = False,
     speculate: "Speculate" = "auto",
     drafts: str | Path | None = None,
+    receipts: bool = False,
 ) -> BatchReport:
     """Continue the prompts of files on many devices, and write the results to a folder; go on there after any end.
 
@@ -127,6 +128,8 @@ def run_batch(
             affects a part.
         drafts: the folder of an earlier job. A row takes the text of the row with the same id there as its `draft`, so
             that texts that have not changed are made faster; the parts are the same without it.
+        receipts: whether each result has a `receipt`, as `gen.Completion.receipt` (a list of them, `receipts`, if a row
+            has several texts); `gen.Receipt.load` reads these from the results. Not for lines of OpenAI's format.
         seed: a row without a seed gets one derived from this seed and its id; None draws one for the job.
     Returns:
         How many rows there are, and how many failed: a failed row has its error instead of a text.
@@ -176,6 +179,7 @@ def run_batch(
         "exact": exact,
         "speculate": describe_speculate(speculate),
         "prompt_template": prompt_template,
+        **({"receipts": True} if receipts else {}),
     }
     driver = Driver(
         names=names,

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from gen.calls.streams import EngineStream
 from gen.engine import Engine
 from gen.models.base import Model
+from gen.receipts.digests import weights_digest
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt
 from gen.samplers import Sampler, sample_seed
 from gen.samplers.backends.random import draw_seed
@@ -35,6 +36,7 @@ class Asked:
         cap: how many tokens a text may have; None if the client does not say.
         prompt_logprobs: how many of the likeliest tokens to give with each token of the prompt; None for no
             log-probabilities.
+        receipts: whether answers have receipts.
         arguments: further arguments of `Engine.submit`.
     """
 
@@ -45,6 +47,7 @@ class Asked:
     seed: int | None = None
     cap: int | None = None
     prompt_logprobs: int | None = None
+    receipts: bool = False
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
@@ -124,6 +127,8 @@ class Served:
         submit = partial(self._submit, asked, seeds)
         texts = Texts(submit, count, asked.n, self.engine.rows, calls=calls, only_prompts=only_prompts)
         await self.compiling.ready(asked.output_type)
+        if asked.receipts:  # the first one reads all weights
+            await self.in_thread(partial(weights_digest, self.model))
         try:
             await texts.begin(partial(self.in_thread, size=size))
         except BaseException:

@@ -4,13 +4,14 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from gen.completions import Completion, StreamEvent
+from gen.errors import GenError
 from gen.server.accounts import Account
 from gen.server.errors import ApiError, ClientGone, told
 from gen.server.served import Asked
@@ -19,6 +20,16 @@ from gen.server.waiting import Wanted
 
 _LAST = 5  # seconds that a stream's last event may take
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def receipt_of(completion: Completion, *, asked: bool) -> dict[str, Any]:
+    """The fields that say how a text was made, if they are asked for: its receipt, or why it has none."""
+    if not asked:
+        return {}
+    try:
+        return {"receipt": asdict(completion.receipt)}
+    except GenError as error:
+        return {"receipt": None, "receipt_error": str(error)}
 
 
 class Writer(Protocol):

@@ -49,7 +49,11 @@ class ReadRow:
             return answer_of(manifest, self.row, self.body, self.call, job, model)
         found = self.call.result(job)
         several, typed = isinstance(found, list), job.request.constraint is not None
-        return result_of(self.row, found if several else [found], several=several, typed=typed)
+        result = result_of(self.row, found if several else [found], several=several, typed=typed)
+        if manifest.settings.get("receipts"):
+            told = [asdict(one.receipt) for one in (found if several else [found])]
+            result |= {"receipts": told} if several else {"receipt": told[0]}
+        return result
 
 
 class Reader:

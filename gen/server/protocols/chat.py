@@ -40,7 +40,7 @@ def chat(served: Served, body: ServedChatBody) -> Asking:
     asked, called = read_chat(served.model, body, served.settings.max_schema_kb)
     if body.prompt_logprobs is not None and body.stream:
         raise refused("prompt_logprobs come with whole answers only; leave stream out.", "prompt_logprobs")
-    asked = replace(asked, prompt_logprobs=body.prompt_logprobs)
+    asked = replace(asked, prompt_logprobs=body.prompt_logprobs, receipts=body.return_receipt)
     return Asking(asked, partial(ChatWriter, served, body, name, called=called), body.stream)
 
 
@@ -84,7 +84,8 @@ class ChatWriter:
             yield self._chunk(number, delta, {"logprobs": logprobs_of(self._tokenizer, self._body, new)})
 
     def end(self, number: int, completion: Completion) -> Iterable[str]:
-        yield self._chunk(number, {}, finished(completion, self._called if number in self._calls else "stop"))
+        called = self._called if number in self._calls else "stop"
+        yield self._chunk(number, {}, finished(self._body, completion, called))
 
     def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
         if self._with_usage:

@@ -17,6 +17,7 @@ from gen.server.served import Asked
 from gen.server.texts import Ended
 from gen.server.tools import calls_of, read_tools
 from gen.server.usage import usage_of
+from gen.server.writing import receipt_of
 from gen.tokens.thoughts import Thinking
 from gen.tokens.tokenizers import Tokenizer
 
@@ -47,6 +48,7 @@ class ChatBody(SamplingFields):
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
     n: Annotated[int, Field(ge=1)] = 1
+    return_receipt: bool = False
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: dict[str, Any] | None = None
@@ -129,18 +131,22 @@ def _choice(tokenizer: Tokenizer, body: ChatBody, number: int, ended: Ended, cal
         "index": number,
         "message": message | thought(said.reasoning),
         "logprobs": logprobs_of(tokenizer, body, said),
-        **finished(ended.completion, called if calls else "stop"),
+        **finished(body, ended.completion, called if calls else "stop"),
     }
 
 
-def finished(completion: Completion, called: str) -> dict[str, Any]:
+def finished(body: ChatBody, completion: Completion, called: str) -> dict[str, Any]:
     """The fields that say how a text has ended.
 
     Args:
         called: the finish_reason if the text has ended by itself.
     """
     reason = FINISHED[completion.finish_reason or "length"]
-    return {"finish_reason": called if reason == "stop" else reason, "stop_reason": completion.stop_reason}
+    return {
+        "finish_reason": called if reason == "stop" else reason,
+        "stop_reason": completion.stop_reason,
+        **receipt_of(completion, asked=body.return_receipt),
+    }
 
 
 def logprobs_of(tokenizer: Tokenizer, body: ChatBody, new: StreamEvent) -> dict[str, Any] | None:

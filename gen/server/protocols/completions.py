@@ -19,7 +19,7 @@ from gen.server.served import Asked, Served
 from gen.server.texts import Ended, Texts, as_event
 from gen.server.tools import new_id
 from gen.server.usage import usage_of
-from gen.server.writing import Asking, event
+from gen.server.writing import Asking, event, receipt_of
 
 
 class CompletionBody(SamplingFields):
@@ -40,6 +40,7 @@ class CompletionBody(SamplingFields):
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
     stream_options: StreamOptions | None = None
+    return_receipt: bool = False
     user: Any = None
 
 
@@ -69,6 +70,7 @@ def complete(served: Served, body: CompletionBody) -> Asking:
         seed=body.seed_of_gen,
         cap=body.max_tokens,
         prompt_logprobs=max((one for one in of_prompt if one is not None), default=None),
+        receipts=body.return_receipt,
         arguments={**body.arguments(served.model), "top_logprobs": body.logprobs},
     )
     return Asking(asked, partial(CompletionWriter, served, body, name, prompts), body.stream)
@@ -148,6 +150,7 @@ class CompletionWriter:
         return {
             "finish_reason": FINISHED[completion.finish_reason or "length"],
             "stop_reason": completion.stop_reason,
+            **receipt_of(completion, asked=self._body.return_receipt),
         }
 
     def _logprobs(self, number: int, new: StreamEvent) -> dict[str, Any] | None:
