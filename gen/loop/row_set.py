@@ -108,21 +108,19 @@ class RowSet:
         )
         self._history = History(count, length, device)
         self._places = torch.arange(count, device=device)
-        self.ring = Ring(self.search.results, streams.copies)
-        [self._squeezed] = squeezed = packed((torch.zeros(count, dtype=torch.bool, device=device),))
-        self._squeezed_ring = Ring(squeezed, streams.copies)
-        self._tops = TopTokens(count, self._vocabulary, device, streams.copies)
+        self.ring = Ring(streams.copies, self.search.results)
+        self._squeezed = packed((torch.zeros(count, dtype=torch.bool, device=device),))
+        self._tops = TopTokens(count, self._vocabulary, device)
         self.costs = Costs(device)
         self.slow_steps = SlowSteps()
         self.drafts: Drafts | None = None
         self.speculation: Speculation | None = None
-        self._copies = streams.copies
 
     def speculate(self, speculation: Speculation | None) -> None:
         """Draft from now on, or with None do not; call it before rows are filled."""
         self.speculation = speculation
         if speculation is not None and self.drafts is None:
-            self.drafts = Drafts(self.count, self.device, self._copies)
+            self.drafts = Drafts(self.count, self.device)
         self._tops.places = 1 if self.drafts is None or speculation is None else self.drafts.feed.shape[1]
         for stage in self._drafters:
             stage.forces = speculation is not None and speculation.output_type
@@ -367,17 +365,14 @@ class RowSet:
             width: the step's width.
             drafted: whether drafts were looked for.
         """
-        own, *others = self._rings(width, drafted)
-        squeezed, top, drafts = (None if ring is None else ring.send() for ring in others)
-        return Sent(own.send(), squeezed, top, drafts, width, drafted)
-
-    def _rings(self, width: int, drafted: bool) -> tuple[Ring, Ring | None, Ring | None, Ring | None]:
-        """The rings on which a step's results come, in the order of `Sent`."""
-        on_host = self.device.type == "cpu"  # then the host has made the drafts
-        notes = self.drafts.notes if drafted and self.drafts is not None and not on_host else None
-        if width > 1 and self.drafts is not None:
-            return self.drafts.places, None, self._tops.ring(width), notes
-        return self.ring, self._squeezed_ring if self.short else None, self._tops.ring(), notes
+        drafts, top = self.drafts, self._tops.results(width)
+        wide = drafts is not None and width > 1
+        search = drafts.places if drafts is not None and wide else self.search.results
+        squeezed = [self._squeezed] if self.short and not wide else []
+        # on a CPU the host has made the drafts
+        notes = [drafts.notes] if drafts is not None and drafted and self.drafts_in_steps else []
+        ticket = self.ring.send(search, *squeezed, *top, *notes)
+        return Sent(ticket, width, drafted, bool(squeezed), bool(top), bool(notes))
 
     @property
     def failing(self) -> Sequence[LogitsProcessor]:
@@ -475,7 +470,7 @@ class RowSet:
                 else:
                     logits = torch.empty_like(logits, dtype=torch.float32)
                     aside(anew.write, logits, *given, results=(logits,))
-        room = self._room(logits, here, generated, self._squeezed[here]) if self.short else None
+        room = self._room(logits, here, generated, self._squeezed[0][here]) if self.short else None
         keys = self._keys.next(here, generated) if self.search.draws else None
         ancestors = self.search.choose(logits, here, keys, generated, room, staged=bool(active))
         chosen = self.search.results[0][here]

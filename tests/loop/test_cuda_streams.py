@@ -33,8 +33,8 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
     copying: set[Any] = set()
 
     class Watched(Ring):
-        def __init__(self, results: Any, copies: Any) -> None:
-            super().__init__(results, copies)
+        def __init__(self, copies: Any, like: Any) -> None:
+            super().__init__(copies, like)
             copying.add(copies)
 
     def see(gpu: int) -> None:

@@ -26,14 +26,15 @@ class StepResults(NamedTuple):
     top: Sequence[Sequence[Any]] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ticket:
-    """Results that are on their way: in which ring, and in which of its slots."""
+    """Results that are on their way: which, in which ring, and in which of its slots."""
 
     ring: "Ring"
     slot: int
+    results: Sequence["Packed"]
 
-    def read(self, rows: int) -> list[list[Any]]:
+    def read(self, rows: int) -> list[list[list[Any]]]:
         return self.ring.read(self, rows)
 
 
@@ -54,31 +55,32 @@ class Received(NamedTuple):
 
 @dataclass(frozen=True)
 class Sent:
-    """All that a step sends to the host, each on a ring of its own; see `StepResults` and `Received`.
+    """All that a step sends to the host; see `StepResults` and `Received`.
 
     Attributes:
+        ticket: first, for a plain step, the results of the search, and otherwise tokens, their log-probabilities, and
+            whether the limit has changed them, each (rows, places), and how many of them count; then what follows.
         width: how many places it had.
         drafted: whether drafts were looked for.
-        search: for a plain step, the results of the search; otherwise tokens, their log-probabilities, and whether the
-            limit has changed them, each (rows, places), and how many of them count.
+        squeezed, top, drafts: whether there are results of a plain step's limit, of the likeliest tokens, of drafts.
     """
 
-    search: Ticket
-    squeezed: Ticket | None
-    top: Ticket | None
-    drafts: Ticket | None = None
-    width: int = 1
-    drafted: bool = False
+    ticket: Ticket
+    width: int
+    drafted: bool
+    squeezed: bool
+    top: bool
+    drafts: bool
 
     def read(self, rows: int) -> Received:
         """The results of the first rows. Host sync: as for `Ring.read`."""
-        drafts = None if self.drafts is None else self.drafts.read(rows)
+        found = iter(self.ticket.read(rows))
+        search = next(found)
+        [squeezed] = next(found) if self.squeezed else [None]
+        top, drafts = (next(found) if there else None for there in (self.top, self.drafts))
         if self.width == 1:
-            [squeezed] = [None] if self.squeezed is None else self.squeezed.read(rows)
-            results = StepResults(self.search.read(rows), squeezed, None if self.top is None else self.top.read(rows))
-            return Received([results], [1] * rows, drafts)
-        *chosen, made = self.search.read(rows)
-        top = None if self.top is None else self.top.read(rows)
+            return Received([StepResults(search, squeezed, top)], [1] * rows, drafts)
+        *chosen, made = search
         places = []
         for place in range(self.width):
             tokens, logprobs, squeezed = _at(chosen, place)
@@ -131,44 +133,61 @@ class Ring:
     just launched, and nothing is allocated from step to step. On a CPU the host reads the results themselves, at once.
 
     Args:
-        results: tensors (rows, ...) on one device, which every step changes in place.
         copies: the stream that copies to the host; None if the host reads the results themselves.
+        like: results that every step sends; a slot has room for them, and for more as soon as a step sends more.
 
     Attributes:
         lag: how many steps the host is behind when it reads: 1 on CUDA, else 0.
     """
 
-    def __init__(self, results: Packed, copies: torch.cuda.Stream | None) -> None:
-        self._results, self._stream = results, copies
+    def __init__(self, copies: torch.cuda.Stream | None, like: Packed) -> None:
+        self._stream, self._next = copies, 0
         self.lag = 0 if copies is None else 1
-        if self.lag:
-            self._slots = [torch.zeros_like(results.memory) for _ in range(SLOTS)]
-            self._pinned = [
-                _unpack(torch.zeros_like(results.memory, device="cpu").pin_memory(), results) for _ in range(SLOTS)
-            ]
-            self._written, self._copied = (
-                [torch.cuda.Event() for _ in range(SLOTS)]  # type: ignore[no-untyped-call]
-                for _ in range(2)
-            )
-            self._next = 0
+        self._slots = [_Slot(like.memory) for _ in range(SLOTS if self.lag else 0)]
 
-    def send(self) -> Ticket:
-        """Start to copy what a step has written; call it once after each step, on its stream. Host sync: none."""
-        if self._stream is None:
-            return Ticket(self, 0)
-        slot = self._next
-        self._next = (slot + 1) % SLOTS
-        self._slots[slot].copy_(self._results.memory)  # the next step overwrites the results
-        self._written[slot].record(torch.cuda.current_stream(self._results.memory.device))
-        with torch.cuda.stream(self._stream):
-            self._stream.wait_event(self._written[slot])
-            self._pinned[slot].memory.copy_(self._slots[slot], non_blocking=True)
-            self._copied[slot].record(self._stream)
-        return Ticket(self, slot)
+    def send(self, *results: Packed) -> Ticket:
+        """Start to copy what a step has written; call it once after each step, on its stream. Host sync: none.
 
-    def read(self, ticket: Ticket, rows: int) -> list[list[Any]]:
+        Args:
+            results: tensors (rows, ...) on one device, which every step changes in place.
+        """
+        number, self._next = self._next, (self._next + 1) % SLOTS
+        if self._stream is not None:
+            self._slots[number].copy(results, self._stream)
+        return Ticket(self, number, results)
+
+    def read(self, ticket: Ticket, rows: int) -> list[list[list[Any]]]:
         """The results of the first rows, as lists, one for each tensor. Host sync: a wait for the event of the copy."""
-        if not self.lag:
-            return [one[:rows].tolist() for one in self._results]
-        self._copied[ticket.slot].synchronize()
-        return [one[:rows].tolist() for one in self._pinned[ticket.slot]]
+        results = ticket.results if self._stream is None else self._slots[ticket.slot].read(ticket.results)
+        return [[one[:rows].tolist() for one in each] for each in results]
+
+
+class _Slot:
+    """Memory for the results of a step, on the device and on the host."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._written, self._copied = (
+            torch.cuda.Event()  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
+        self._make(like)
+
+    def _make(self, like: Tensor) -> None:
+        self._device, self._host = torch.zeros_like(like), torch.zeros_like(like, device="cpu").pin_memory()
+
+    def copy(self, results: Sequence[Packed], stream: torch.cuda.Stream) -> None:
+        size = sum(len(one.memory) for one in results)
+        if size > len(self._device):
+            self._make(self._device.new_empty(size))
+        device, host = self._device[:size], self._host[:size]
+        torch.cat([one.memory for one in results], out=device)  # the next step overwrites the results
+        self._written.record(torch.cuda.current_stream(device.device))
+        with torch.cuda.stream(stream):
+            stream.wait_event(self._written)
+            host.copy_(device, non_blocking=True)
+            self._copied.record(stream)
+
+    def read(self, likes: Sequence[Packed]) -> list[Packed]:
+        self._copied.synchronize()
+        ends = [*accumulate(len(one.memory) for one in likes)]
+        return [_unpack(self._host[end - len(like.memory) : end], like) for end, like in zip(ends, likes, strict=True)]

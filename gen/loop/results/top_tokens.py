@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gen.loop.results.ring import Ring, packed
+from gen.loop.results.ring import Packed, packed
 from gen.requests.request import Request
 from gen.samplers.backends.choosing import likeliest
 
@@ -38,11 +38,10 @@ class Seen:
 class _Table:
     """The results of all rows, or of all places of all rows, with room for `width` tokens each."""
 
-    def __init__(self, shape: tuple[int, ...], width: int, like: Tensor, copies: torch.cuda.Stream | None) -> None:
+    def __init__(self, shape: tuple[int, ...], width: int, like: Tensor) -> None:
         own, token_ids = like.new_zeros(shape), like.new_zeros((*shape, width), dtype=torch.int64)
-        results = packed((own, token_ids, like.new_zeros((*shape, width)), own))
-        self.own, self.token_ids, self.logprobs, self.tempered = results
-        self.ring = Ring(results, copies)
+        self.results = packed((own, token_ids, like.new_zeros((*shape, width)), own))
+        self.own, self.token_ids, self.logprobs, self.tempered = self.results
 
 
 class TopTokens:
@@ -55,8 +54,8 @@ class TopTokens:
         places: how many places a step may have; set before requests are admitted.
     """
 
-    def __init__(self, count: int, vocab: int, device: torch.device, copies: torch.cuda.Stream | None) -> None:
-        self._count, self._vocab, self._device, self._copies = count, vocab, device, copies
+    def __init__(self, count: int, vocab: int, device: torch.device) -> None:
+        self._count, self._vocab, self._device = count, vocab, device
         self._tables: dict[tuple[int, bool], _Table] = {}  # by width, and whether of places; recorded steps use them
         self.places = 1
         self.begin()
@@ -96,15 +95,14 @@ class TopTokens:
         key = self.width, len(shape) > 1
         if key not in self._tables:
             like = torch.empty(0, dtype=torch.float32, device=self._device)
-            self._tables[key] = _Table(shape, self.width, like, self._copies)
+            self._tables[key] = _Table(shape, self.width, like)
 
-    def ring(self, places: int = 1) -> Ring | None:
-        """The ring on which the results of a step with so many places come to the host; None if no request asks.
-
-        The results are the log-probabilities of the chosen tokens, the ids and log-probabilities of the likeliest, and
-        the log-probabilities of the chosen tokens at the row's temperature.
+    def results(self, places: int) -> list[Packed]:
+        """The log-probabilities of the tokens that a step with so many places has chosen, the ids and log-probabilities
+        of the likeliest, and the log-probabilities of the chosen tokens at the row's temperature; nothing if no request
+        asks.
         """
-        return self._tables[self.width, places > 1].ring if self.width else None
+        return [self._tables[self.width, places > 1].results] if self.width else []
 
     def look(self, logits: Tensor, temperatures: Tensor | float = 1.0, *, changed: bool) -> Seen:
         """The likeliest tokens of logits (n, vocab); with `changed` the logits are copied, because they will change.

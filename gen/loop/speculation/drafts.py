@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from gen.loop.results.ring import Ring, packed
+from gen.loop.results.ring import packed
 from gen.loop.speculation.settings import MOST, MOST_RECORDED
 
 NGRAM = 8  # how many last tokens are looked for; fewer if they are not found
@@ -32,23 +32,22 @@ class Drafts:
         agreed: (count,), int64: how many drafts the last step has confirmed; a plain step confirms at most the first.
         tokens, logprobs, squeezed: (count, 1 + MOST): what was chosen at each place of a wide step.
         made: (count,), int64: how many of these places count.
-        notes, places: the rings on which the host gets notes on the drafts of every step, except on a CPU, and the
-            results of wide steps.
+        notes, places: what the host gets: notes on the drafts of every step, except on a CPU, and the results of wide
+            steps.
     """
 
-    def __init__(self, count: int, device: torch.device, copies: torch.cuda.Stream | None) -> None:
+    def __init__(self, count: int, device: torch.device) -> None:
         def table(dtype: torch.dtype, *width: int) -> Tensor:
             return torch.zeros((count, *width), dtype=dtype, device=device)
 
         wide = 1 + (MOST_RECORDED if device.type == "cpu" else MOST)
         self.feed = table(torch.int64, wide)
-        notes = packed((table(torch.int64), table(torch.int64, MOST), table(torch.int64)))
-        self.real, self.kinds, self.agreed = notes
-        places = packed(
+        self.notes = packed((table(torch.int64), table(torch.int64, MOST), table(torch.int64)))
+        self.real, self.kinds, self.agreed = self.notes
+        self.places = packed(
             (table(torch.int64, wide), table(torch.float32, wide), table(torch.bool, wide), table(torch.int64))
         )
-        self.tokens, self.logprobs, self.squeezed, self.made = places
-        self.notes, self.places = Ring(notes, copies), Ring(places, copies)
+        self.tokens, self.logprobs, self.squeezed, self.made = self.places
         self.numbers = torch.arange(max(wide, count), device=device)
         self._of_rows = {w: self.numbers[:count].repeat_interleave(w) for w in range(2, wide + 1)}
 

@@ -33,66 +33,79 @@ def wanted(step: int, rows: int = 3) -> list[Any]:
 
 def test_on_a_cpu_results_are_read_at_once() -> None:
     tensors = results("cpu")
-    ring = Ring(tensors, None)
+    ring = Ring(None, tensors)
     assert ring.lag == 0
     for step in range(20):
         write(tensors, step)
-        assert ring.read(ring.send(), 2) == wanted(step, 2)
+        assert ring.read(ring.send(tensors), 2) == [wanted(step, 2)]
 
 
 def test_on_a_gpu_results_are_read_one_step_late_without_a_wait() -> None:
     with virtual_gpus(2):
         tensors = results("cuda:1")
-        ring = Ring(tensors, torch.cuda.Stream(tensors[0].device))  # type: ignore[no-untyped-call]
+        ring = Ring(torch.cuda.Stream(tensors[0].device), tensors)  # type: ignore[no-untyped-call]
         assert ring.lag == 1
         tickets: list[Ticket] = []
         with no_host_sync():
             for step in range(3 * SLOTS):
                 write(tensors, step)
-                tickets.append(ring.send())
+                tickets.append(ring.send(tensors))
                 if step >= ring.lag:
-                    assert ring.read(tickets[step - 1], 2) == wanted(step - 1, 2)
+                    assert ring.read(tickets[step - 1], 2) == [wanted(step - 1, 2)]
 
 
 def test_reading_the_step_just_launched_would_wait() -> None:
     with virtual_gpus(1):
         tensors = results("cuda")
-        ring = Ring(tensors, torch.cuda.Stream(tensors[0].device))  # type: ignore[no-untyped-call]
+        ring = Ring(torch.cuda.Stream(tensors[0].device), tensors)  # type: ignore[no-untyped-call]
         write(tensors, 1)
-        ticket = ring.send()
+        ticket = ring.send(tensors)
         with no_host_sync(count=True) as report:
-            assert ring.read(ticket, 3) == wanted(1)
+            assert ring.read(ticket, 3) == [wanted(1)]
     assert report.count == 1
 
 
 def test_a_slot_is_not_written_again_while_less_than_all_are_unread() -> None:
     with virtual_gpus(1):
         tensors = results("cuda")
-        ring = Ring(tensors, torch.cuda.Stream(tensors[0].device))  # type: ignore[no-untyped-call]
+        ring = Ring(torch.cuda.Stream(tensors[0].device), tensors)  # type: ignore[no-untyped-call]
         tickets = []
         for step in range(5 * SLOTS):
             write(tensors, step)
-            tickets.append(ring.send())
+            tickets.append(ring.send(tensors))
             if step >= SLOTS - 1:
                 oldest = step - SLOTS + 1
-                assert ring.read(tickets[oldest], 3) == wanted(oldest)
+                assert ring.read(tickets[oldest], 3) == [wanted(oldest)]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_step_may_send_more_than_others(device: str) -> None:
+    """Only some steps send the likeliest tokens, or what a limit has changed: they come side by side."""
+    with virtual_gpus(1):
+        tensors, others = results(device), results(device)
+        ring = Ring(None if device == "cpu" else torch.cuda.Stream(tensors[0].device), tensors)  # type: ignore[no-untyped-call]
+        for step in range(2 * SLOTS):
+            write(tensors, step)
+            write(others, step + 100)
+            ticket = ring.send(tensors, *[others] * (step % 3))
+            assert ring.read(ticket, 3) == [wanted(step), *[wanted(step + 100)] * (step % 3)]
 
 
 @pytest.mark.parametrize("sampler", [gen.samplers.greedy(), gen.samplers.multinomial(2), gen.samplers.beam_search(2)])
 def test_the_loop_has_two_results_under_way_at_most(sampler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds for each kind: plain steps, wide steps (both kinds come in turns), and the agreement of drafts."""
+    """Plain and wide steps come in turns; both bring the agreement of drafts too."""
     widths = cycle((1, 8))
     monkeypatch.setattr(Widths, "choose", lambda self, count, texts: next(widths))
     sent: list[Ticket] = []
     under_way: dict[Ring, list[int]] = defaultdict(lambda: [0])
     send, read = Ring.send, Ring.read
 
-    def sending(ring: Ring) -> Ticket:
-        sent.append(send(ring))
+    def sending(ring: Ring, *results: Packed) -> Ticket:
+        sent.append(send(ring, *results))
         under_way[ring].append(under_way[ring][-1] + 1)
         return sent[-1]
 
-    def reading(ring: Ring, ticket: Ticket, rows: int) -> list[list[Any]]:
+    def reading(ring: Ring, ticket: Ticket, rows: int) -> list[list[list[Any]]]:
         assert ticket in sent
         under_way[ring].append(under_way[ring][-1] - 1)
         return read(ring, ticket, rows)
