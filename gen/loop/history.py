@@ -61,15 +61,6 @@ class History:
         token_ids = self._token_ids[here, :view]
         return token_ids, self._lengths[here].clamp(max=token_ids.shape[1])  # a free row may have been longer
 
-    def append(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
-        """The rows `here` go on from their ancestors, each with one more token, (n, 1). Host sync: none."""
-        assert self._token_ids is not None  # tells mypy
-        before, lengths = self._token_ids[here], self._lengths[here]
-        if ancestors is not None:
-            before.copy_(before.index_select(0, ancestors))
-        before.scatter_(1, lengths, token_ids)
-        lengths.add_(1).clamp_(max=self._length - 1)
-
     def ahead(self, here: slice, view: int, feed: Tensor) -> tuple[Tensor, Tensor]:
         """As `seen`, for each place of a step that reads the tokens `feed`, (n, width): the newest token and drafts.
 
@@ -84,12 +75,21 @@ class History:
         token_ids = torch.where(columns < lengths, before[:, :view].unsqueeze(1), -1)
         return token_ids.flatten(0, 1), lengths.flatten(0, 1)
 
-    def go_on(self, here: slice, token_ids: Tensor, counts: Tensor) -> None:
-        """Rows go on with the first `counts` (n, 1) of the tokens (n, width). Host sync: none."""
+    def advance(
+        self, here: slice, token_ids: Tensor, counts: Tensor | None = None, ancestors: Tensor | None = None
+    ) -> None:
+        """The rows `here` go on from their ancestors with the first `counts` (n, 1) of the tokens (n, width).
+
+        Without counts each goes on with its one token, without ancestors from itself. Host sync: none.
+        """
         assert self._token_ids is not None  # tells mypy
-        lengths, places = self._lengths[here], self._places[: token_ids.shape[1]]
-        self._token_ids[here].scatter_(1, lengths + places, torch.where(places < counts, token_ids, -1))
-        lengths.add_(counts).clamp_(max=self._length - 1)
+        before, lengths, places = self._token_ids[here], self._lengths[here], self._places[: token_ids.shape[1]]
+        if ancestors is not None:
+            before.copy_(before.index_select(0, ancestors))
+        if counts is not None:
+            token_ids = torch.where(places < counts, token_ids, -1)
+        before.scatter_(1, lengths if counts is None else lengths + places, token_ids)
+        lengths.add_(1 if counts is None else counts).clamp_(max=self._length - 1)
 
     def grow(self, length: int) -> None:
         """Make room for more tokens."""

@@ -482,7 +482,7 @@ class RowSet:
             if follower.key() is not None:
                 follower.chosen(here, chosen, ancestors)
         if history.wanted:
-            history.append(here, chosen, ancestors)
+            history.advance(here, chosen, ancestors=ancestors)
 
     def _choose_wide(self, here: slice, view: int, width: int) -> None:
         """Choose in a step that reads drafts: at each place what a plain step would choose there, with its key.
@@ -517,8 +517,8 @@ class RowSet:
         if self._drafter is not None:
             self._drafter.go_on(here, last, counts, made.gather(1, counts - 1))
         if history.wanted:
-            history.go_on(here, chosen, counts)
-        search.go_on(here, last)
+            history.advance(here, chosen, counts)
+        search.results[0][here] = last
         drafts.tokens[here, :width], drafts.logprobs[here, :width] = chosen, logprobs.view(-1, width)
         drafts.squeezed[here, :width] = squeezed.view(-1, width)
         drafts.made[here], drafts.agreed[here] = counts.squeeze(1), counts.squeeze(1) - 1

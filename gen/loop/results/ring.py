@@ -34,9 +34,6 @@ class Ticket:
     slot: int
     results: Sequence["Packed"]
 
-    def read(self, rows: int) -> list[list[list[Any]]]:
-        return self.ring.read(self, rows)
-
 
 class Received(NamedTuple):
     """The results of a step on the host.
@@ -74,7 +71,7 @@ class Sent:
 
     def read(self, rows: int) -> Received:
         """The results of the first rows. Host sync: as for `Ring.read`."""
-        found = iter(self.ticket.read(rows))
+        found = iter(self.ticket.ring.read(self.ticket, rows))
         search = next(found)
         [squeezed] = next(found) if self.squeezed else [None]
         top, drafts = (next(found) if there else None for there in (self.top, self.drafts))
@@ -166,21 +163,18 @@ class _Slot:
     """Memory for the results of a step, on the device and on the host."""
 
     def __init__(self, like: Tensor) -> None:
-        self._written, self._copied = (
-            torch.cuda.Event()  # type: ignore[no-untyped-call]
-            for _ in range(2)
-        )
+        self._written, self._copied = torch.cuda.Event(), torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._make(like)
 
     def _make(self, like: Tensor) -> None:
         self._device, self._host = torch.zeros_like(like), torch.zeros_like(like, device="cpu").pin_memory()
 
     def copy(self, results: Sequence[Packed], stream: torch.cuda.Stream) -> None:
-        size = sum(len(one.memory) for one in results)
-        if size > len(self._device):
+        memory = [one.memory for one in results]
+        if (size := sum(map(len, memory))) > len(self._device):
             self._make(self._device.new_empty(size))
         device, host = self._device[:size], self._host[:size]
-        torch.cat([one.memory for one in results], out=device)  # the next step overwrites the results
+        torch.cat(memory, out=device)  # the next step overwrites the results
         self._written.record(torch.cuda.current_stream(device.device))
         with torch.cuda.stream(stream):
             stream.wait_event(self._written)

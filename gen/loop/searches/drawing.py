@@ -87,9 +87,6 @@ class Drawing:
     def temperatures(self, here: Here) -> Tensor:
         return NEUTRAL["scale"] / lines(self._tables["scale"], here)
 
-    def go_on(self, here: slice, token_ids: Tensor) -> None:
-        self._token_ids[here] = token_ids
-
     def _draw(
         self, logits: Tensor, here: Here, keys: Tensor | None, wanted: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:

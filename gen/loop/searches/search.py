@@ -81,6 +81,3 @@ class Picks(Search, Protocol):
 
     def temperatures(self, here: Here) -> Tensor:
         """The temperature of each row or place, (n, 1); 1 where the most likely token is taken."""
-
-    def go_on(self, here: slice, token_ids: Tensor) -> None:
-        """The rows `here` go on from these tokens (n, 1)."""
