@@ -24,6 +24,7 @@ from xml.etree import ElementTree
 from benchmarks.measuring import markdown_table, write_json
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = os.pathsep.join([str(ROOT), str(ROOT / "virtual_gpus" / "src")])  # gen, and the plugin that pytest loads
 TESTS = ["tests/test_samplers.py", "tests/generate/test_generator.py"]
 END_TO_END = ROOT / "benchmarks" / "outlines" / "end_to_end.py"
 EXL2 = ROOT / "benchmarks" / "outlines" / "exl2.py"
@@ -144,7 +145,7 @@ def _run(python: Path, source: Path, tests: list[str], plugin: str | None = None
         subprocess.run(
             [str(python), "-m", "pytest", *options, f"--junitxml={report}", *loaded, *tests],
             cwd=source,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OUTLINES_CACHE_DIR": temporary},
+            env={**os.environ, "PYTHONPATH": PACKAGES, "OUTLINES_CACHE_DIR": temporary},
             stdout=sys.stderr,
         )
         cases = ElementTree.parse(report).iter("testcase")
