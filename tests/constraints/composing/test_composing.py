@@ -164,7 +164,7 @@ class TestSpecialTokens:
         for one in (kind, gen.either(gen.sequence(kind, "!"), NESTED)):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(
-                    "gen.calls.call.valued", lambda request, completion: completion
+                    "gen.calls.call.valued", lambda request, completion, rank: completion
                 )  # the limit may cut the text
                 made = gen.generate(model, "x", one, sampler=wanted, max_new_tokens=24, details=True)
             assert made.token_ids and not {*made.token_ids} & {*ids}
