@@ -79,7 +79,7 @@ def test_copies_that_arrive_are_let_pass(two_gpus: None) -> None:
 
 
 @pytest.mark.parametrize("sampler", ["greedy", "beams"])
-def test_a_step_copies_the_ids_once_and_ancestors_once_a_device(
+def test_a_step_copies_ids_once_and_columns_and_ancestors_once_a_device(
     sampler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only gen's own copies are counted, not those of accelerate's hooks."""
@@ -110,7 +110,7 @@ def test_a_step_copies_the_ids_once_and_ancestors_once_a_device(
     more.subtract(counts[0])
     steps = {name: count / 4 for name, count in more.items() if count}
     ancestors = {"reorder cuda:1 cuda:0": 1} if sampler == "beams" else {}
-    assert steps == {"step cuda:1 cuda:0": 1} | ancestors
+    assert steps == {"_forward cuda:1 cuda:0": 1, "on cuda:0 cuda:1": 1} | ancestors
 
 
 def test_each_layers_cache_is_on_its_device(two_gpus: None) -> None:

@@ -246,5 +246,9 @@ class Place:
         """The same on another device."""
         if self.columns is None or self.columns.row.device == device:
             return self
-        moved: list[Any] = [one if one is None else one.to(device, non_blocking=True) for one in self.columns]
-        return replace(self, columns=Columns(*moved))
+        row, column, own, lost = self.columns
+        moved = own.to(device, non_blocking=True)
+        shared = moved if column is own else column.to(device, non_blocking=True)
+        numbers = torch.arange(len(row), device=device).unsqueeze(1)
+        lost = None if lost is None else lost.to(device, non_blocking=True)
+        return replace(self, columns=Columns(numbers, shared, moved, lost))
