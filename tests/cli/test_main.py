@@ -152,6 +152,6 @@ def test_the_module_and_the_command_are_one_program(monkeypatch: pytest.MonkeyPa
     assert "generate" in module.stdout
     assert "stream" in module.stdout
     monkeypatch.setattr(sys, "argv", ["gen", "--version"])
-    code, out, err = Forked(partial(runpy.run_module, "gen", run_name="__main__", alter_sys=True)).end()
+    code, out, err = Forked(partial(runpy.run_path, str(ROOT / "gen" / "__main__.py"), run_name="__main__")).end()
     assert (code, err) == (0, "")
     assert out.startswith(f"gen {gen.__version__}, torch 2.")

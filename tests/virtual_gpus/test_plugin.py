@@ -92,4 +92,4 @@ def test_the_old_plugin_and_fixtures_are_empty_but_for_a_warning() -> None:
         sys.modules.pop(name, None)
         with pytest.warns(DeprecationWarning, match=rf"{name} is empty: pytest finds"):
             module = import_module(name)
-        assert vars(module).keys() - {"warnings"} == {key for key in vars(module) if key.startswith("__")}
+        assert vars(module).keys() - {"warnings"} == {key for key in vars(module) if key.startswith(("__", "@"))}

@@ -216,7 +216,7 @@ def test_a_call_looks_at_the_whole_model_once(monkeypatch: pytest.MonkeyPatch) -
     assert len(looks) == 1
     assert "".join(gen.stream(model, "to be", max_new_tokens=4, seed=1)) and len(looks) == 2
     model.hf_model.train()
+    model.hf_model.model.layers[0].self_attn.attention_dropout = 0.5
     for call in (text, lambda one: next(gen.stream(one, "to be"))):
         with pytest.raises(gen.ModelError, match="in training mode"):
             call(model)
-    assert len(looks) == 2  # a model in training mode is refused before

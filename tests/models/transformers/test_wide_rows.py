@@ -17,7 +17,7 @@ def rows_of(shape: str) -> TransformersRows:
     model = gen.from_transformers(tiny_model(shape), byte_tokenizer())
     assert isinstance(model, TransformersModel)
     rows = model.new_rows(2, 64)
-    assert isinstance(rows, TransformersRows) and rows.widest == 8
+    assert isinstance(rows, TransformersRows) and rows.widest == 64
     rows.prefill(slice(0, 2), PROMPTS)
     return rows
 

@@ -131,8 +131,8 @@ class Call(threading.local):
 
 def _same_memory(tensor: Tensor, other: Tensor) -> bool:
     """Whether one is a view of the other."""
-    has_storage, is_alias_of = torch._C._has_storage, torch._C._is_alias_of  # type: ignore[attr-defined]
-    return has_storage(tensor) and has_storage(other) and bool(is_alias_of(tensor, other))
+    dense = tensor.layout == other.layout == torch.strided
+    return dense and bool(torch._C._is_alias_of(tensor, other))  # type: ignore[attr-defined]
 
 
 def read_call(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, tuple[Tensor, ...]]:

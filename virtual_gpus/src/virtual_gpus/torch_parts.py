@@ -25,6 +25,7 @@ PARTS = (
     "torch:_C._functorch.is_functorch_wrapped_tensor",
     "torch:_C._functorch.is_legacy_batchedtensor",
     "torch:_C._get_accelerator",
+    "torch:_C._is_alias_of",
     "torch:_C._get_privateuse1_backend_name",
     "torch:_C._group_tensors_by_device_and_dtype",
     "torch:_C._nn._parse_to",
