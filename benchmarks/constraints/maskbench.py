@@ -1,4 +1,4 @@
-"""All schemas of MaskBench in both readings: which engine takes each, whether it is right, and how long compiling takes.
+"""All schemas of MaskBench in both readings: which engine takes each, is it right, and how long does compiling take?
 
     python -m benchmarks.constraints.maskbench jsonschemabench/maskbench/data --work maskbench.jsonl --json FILE
 
@@ -56,7 +56,8 @@ def main() -> None:
         for number, file in enumerate(files):
             for closed in (False, True):
                 if (file.stem, closed) not in done:
-                    work.write(json.dumps({"name": file.stem, "closed": closed, **measured(model, file, closed)}) + "\n")
+                    line = {"name": file.stem, "closed": closed, **measured(model, file, closed)}
+                    work.write(json.dumps(line) + "\n")
                     work.flush()
             if number % 500 == 0:
                 print(number, file=sys.stderr)
@@ -120,7 +121,9 @@ def without(schema: Any, word: str) -> Any:
     """A schema without a keyword."""
     if isinstance(schema, list):
         return [without(one, word) for one in schema]
-    return {key: without(one, word) for key, one in schema.items() if key != word} if isinstance(schema, dict) else schema
+    if not isinstance(schema, dict):
+        return schema
+    return {key: without(one, word) for key, one in schema.items() if key != word}
 
 
 def summed(file: Path, closed: bool) -> dict[str, Any]:
