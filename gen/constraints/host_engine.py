@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MOST_IN_ROW = 20_000  # ways to write a text that llguidance follows at once: ten times as many as it does by itself
-_FUEL = 20_000_000  # work of the lexer in a step; without enough, llguidance forbids tokens before it fails
+_FUEL = 1_000_000  # work of the lexer in a step; without enough, llguidance forbids tokens before it fails
 _STACK = 2**28  # bytes that a thread may use; only those that it uses take memory
 
 
