@@ -21,7 +21,7 @@ from gen.integrations.trl import Rollouts
 
 PROMPTS = ["Once upon a time", "One morning", "Tom said:", "The old house", "In the garden", "A small bird"]
 PROMPTS += ["Every day", "It was late"]
-TOKENS, WORDS, STEPS = 40, 8, 40
+TOKENS, WORDS, STEPS = 40, 8, 20
 
 
 def reward(completions: list[str], **_: Any) -> list[float]:
