@@ -4,8 +4,8 @@
     python examples/grpo.py
 
 A reward says how near each text is to the form: a sentence of at most eight words, with a full stop, after which the
-text ends. `gen` writes the rollouts with the trainer's own model. This takes about two minutes on a CPU, and prints the
-share of texts in that form before and after.
+text ends. `gen` writes the rollouts with the trainer's own model. It takes less than two minutes on a CPU, and prints
+the share of texts in that form before and after.
 """
 
 import re
