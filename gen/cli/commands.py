@@ -5,7 +5,7 @@ import re
 import sys
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from tqdm import tqdm
@@ -23,9 +23,6 @@ from gen.cli.text_options import TextOptions, TextsOptions, with_options
 from gen.errors import ArgumentError
 from gen.offline.described import made_sampler
 from gen.offline.files import finite
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer(
     help="Generate text with local language models.",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SPINS = "10000"
-"""GOMP_SPINCOUNT: steps take at most 1.1 times as long on an idle machine, and a third beside two busy programs."""
+"""GOMP_SPINCOUNT: steps take about 1.1 times as long on an idle machine, and a third beside two busy programs."""
 
 _GROUPS = Path("/sys/fs/cgroup")
 _MINE = Path("/proc/self/cgroup")
