@@ -122,7 +122,7 @@ class _Multiple(NamedTuple):
 def _magnitudes(least: Bound | None, most: Bound | None, whole: bool, multiple: _Multiple) -> Dfa | None:
     """Numbers without a sign, between two bounds."""
     plain = _Magnitudes(least, most, whole, multiple).texts()
-    if whole or multiple.of != 1:
+    if whole or multiple != (1, 0):
         return plain
     nfa = Nfa()
     start = nfa.state()

@@ -88,6 +88,21 @@ def walk(texts: Dfa, chance: random.Random) -> str:
     return text
 
 
+@pytest.mark.parametrize("step", ["0.1", "0.01", "0.001", "1", "10", "0.5", "2.5", "7"])
+@pytest.mark.parametrize(("low", "high"), [(None, None), ("0", None), ("-1", "1000.5"), (None, "1e-5")])
+def test_every_number_of_multiples_is_one(step: str, low: str | None, high: str | None) -> None:
+    """Walks through the automaton find what a list of texts leaves out, such as 5e-7, no multiple of 0.1."""
+    least, most = (None if bound is None else (Fraction(bound), False) for bound in (low, high))
+    for whole in (False, True):
+        texts = number_texts(least, most, (Fraction(step),), whole)
+        assert texts is not None
+        chance = random.Random(0)
+        for text in (walk(texts, chance) for _ in range(30)):
+            value = Fraction(text)
+            assert (value / Fraction(step)).denominator == 1 and within(value, least, most), text
+            assert not whole or value.denominator == 1
+
+
 @pytest.mark.parametrize(("low", "high"), [("0.1", "1"), ("-1", "0"), ("-0.5", "99.99"), ("0", "0.001"), ("7", "8")])
 def test_long_numbers_keep_excluded_bounds_as_floats_too(low: str, high: str) -> None:
     """0.9999999999999999999 is below 1, but a reader of floats gets 1.0."""
