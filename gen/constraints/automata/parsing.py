@@ -8,6 +8,7 @@ from gen.constraints.automata.characters import complement, intersection, unicod
 from gen.constraints.automata.limits import TooLarge, Unsupported
 
 _LONGEST = 100_000  # characters of a pattern
+_OF_PYTHON = r"\(\?(?:P|#|[a-zA-Z]+\)|[a-zA-Z-]*[aLux][a-zA-Z-]*:)"  # groups that ECMA 262 cannot read
 
 
 def parsed(pattern: str, flags: int = 0) -> Any:
@@ -33,12 +34,12 @@ def read_otherwise(pattern: str) -> str | None:
     Example: "]" after "[" is a member of the brackets to Python, and their end to ECMA 262.
     """
     inside = False  # of brackets
-    for found in re.finditer(r"(?s)\\.|\[\^?\]?|\]|\{,[0-9]+\}", pattern):
+    for found in re.finditer(rf"(?s)\\.|\[\^?\]?|\]|\{{,[0-9]+\}}|{_OF_PYTHON}", pattern):
         said = found[0]
         if said[0] == "\\":
             if said[1] in "AZaUN":
                 return said
-        elif said[0] == "{":
+        elif said[0] in "{(":
             if not inside:
                 return said
         elif said[0] == "[" and not inside and said[-1] == "]":

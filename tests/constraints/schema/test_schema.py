@@ -340,6 +340,23 @@ def test_items_of_few_values_are_all_different(schema: dict[str, Any]) -> None:
         assert accepted == Draft202012Validator(schema).is_valid(value), value
 
 
+def test_strings_are_all_different_where_all_of_their_texts_can_be_listed() -> None:
+    schema: dict[str, Any] = {"type": "array", "uniqueItems": True, "maxItems": 3}
+    for items in ({"pattern": "^[ab]{1,2}$"}, {"enum": ["a", "ab", "", "c"]}, {"pattern": "^a?b$", "maxLength": 1}):
+        schema["items"] = {"type": "string"} | items
+        table = schema_table(schema, closed=True, whitespace="compact")
+        valid = Draft202012Validator(schema).is_valid
+        for count in range(4):
+            for value in map(list, itertools.product(["a", "b", "ab", "ba", "aa", "c", ""], repeat=count)):
+                text = json.dumps(value, separators=(",", ":"))
+                assert table.accepts(text.encode()) == valid(value), (items, value)
+    schema["items"] = {"type": "string", "pattern": "^(1[0-9]|[0-9])[0-9]$"}  # 200 texts, the most
+    assert accepts(schema, ["00", "07", "199"]) and not accepts(schema, ["07", "07"])
+    schema["items"]["pattern"] = "^(1[0-9]|[0-9]|20)[0-9]$"
+    with pytest.raises(Unsupported, match="uniqueItems at #, of items that are not few"):
+        schema_table(schema, closed=True, whitespace="compact")
+
+
 def test_many_different_items_come_in_the_order_of_the_schema() -> None:
     schema = {"type": "array", "uniqueItems": True, "items": {"enum": list(range(20))}, "minItems": 2}
     assert accepts(schema, [0, 3, 19]) and not accepts(schema, [3, 0]) and not accepts(schema, [3, 3])
@@ -630,10 +647,12 @@ def test_numbers_of_a_schema_have_at_most_300_digits() -> None:
 
 
 def test_patterns_of_types_are_not_those_of_other_programs() -> None:
-    for pattern in ("^[]a]$", r"^\Aab$", "^a{,3}$"):
+    for pattern in ("^[]a]$", r"^\Aab$", "^a{,3}$", "(?i)ab", "(?P<n>a)", "^(?x: a)", "(?a-i:a)", "a(?# b)"):
         for schema in ({"type": "string", "pattern": pattern}, {"type": "object", "patternProperties": {pattern: {}}}):
             with pytest.raises(Unsupported, match="at #: Python and ECMA 262 read"):
                 schema_table(schema, closed=True, whitespace="line")
+    for pattern in ("(?<n>a)", "(?i:a)", "(?s-i:.)", "^(?!a)b", "[(?i)]", r"\(?a"):
+        assert schema_table({"type": "string", "pattern": pattern}, closed=True, whitespace="line")
     own = schema_table({"type": "string", "pattern": "^[]a]$"}, closed=True, whitespace="line", ecma=False)
     assert own.accepts(b'"]"') and own.accepts(b'"a"') and not own.accepts(b'""')
 
