@@ -61,10 +61,10 @@ def main() -> None:
             continue
         seconds.append(time.process_time() - begin)
         for _ in range(arguments.walks):
-            tokens, whole, problem = walk(grammar, chance, arguments.tokens)
-            masks, ended = masks + tokens, ended + whole
+            token_ids, whole, problem = walk(grammar, chance, arguments.tokens)
+            masks, ended = masks + len(token_ids), ended + whole
             if problem:
-                failed[one["name"]] = f"after {tokens} tokens: {problem}"
+                failed[one["name"]] = f"after {len(token_ids)} tokens: {problem}"
     report: dict[str, Any] = {
         "machine": machine(),
         "vocabulary": vocabulary.size,
@@ -84,22 +84,24 @@ def main() -> None:
         write_json(arguments.json, report)
 
 
-def walk(grammar: Grammar, chance: np.random.Generator, most: int) -> tuple[int, bool, str]:
-    """A random text: how many tokens it has, whether it has ended, and why it could not go on, or ""."""
+def walk(grammar: Grammar, chance: np.random.Generator, most: int) -> tuple[list[int], bool, str]:
+    """The tokens of a random text, whether it has ended, and why it could not go on, or ""."""
     matcher = grammar.matcher()
-    for count in range(most):
+    token_ids: list[int] = []
+    while len(token_ids) < most:
         bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
         allowed = np.flatnonzero(bits)
         if matcher.is_stopped() and matcher.is_accepting():
-            return count, True, ""
+            return token_ids, True, ""
         if not len(allowed):
-            return count, False, problem_of(matcher) or "no token is allowed"
+            return token_ids, False, problem_of(matcher) or "no token is allowed"
         token_id = int(chance.choice(allowed))
         if not matcher.consume_token(token_id):
-            return count, False, f"token {token_id} was allowed, and not taken"
+            return token_ids, False, f"token {token_id} was allowed, and not taken"
         if matcher.is_stopped() and matcher.is_accepting():
-            return count, True, ""
-    return most, False, ""
+            return [*token_ids, token_id], True, ""
+        token_ids.append(token_id)
+    return token_ids, False, ""
 
 
 if __name__ == "__main__":
