@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from gen.arguments import LARGEST, as_lists, check_flag, read_whole
 from gen.calls.call import Call
-from gen.constraints.compiling import carry_out, compile, compiled_before, read_type
 from gen.constraints.constraint import Constraint
 from gen.errors import ArgumentError, GenError, show
 from gen.loop.memory import check_room
@@ -142,6 +141,9 @@ def _compiled(model: Model, output_type: Any, late: bool) -> tuple[Constraint | 
     """
     if output_type is None:
         return None, None
+    # imported here: 30 modules, which calls without a type do not need
+    from gen.constraints.compiling import carry_out, compile, compiled_before, read_type
+
     if not late:
         return compile(model, output_type), None
     if (constraint := compiled_before(model, output_type)) is not None:
