@@ -4,8 +4,6 @@ Example: 4 query heads over 2 key heads. Query heads 0 and 1 use the keys of key
 by side as two queries of one head: (rows, 4, 1, width) becomes (rows, 2, 2, width). The keys are not copied.
 """
 
-from functools import partial
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -50,25 +48,31 @@ def attend_rows(
     if has_torch_function((query,)):
         made: Tensor = handle_torch_function(attend_rows, (query,), query, keys, values, mask, plan, scale, apart)
         return made
-    count, _, tokens, width = query.shape
-    key_heads, view = keys.shape[1:3]
-    runs = plan.runs or _all_runs(count, view, mask.shape[3], apart)
-    own = {row: (its_keys, its_values) for row, its_keys, its_values in apart}
-    by_token = tokens > 1 and query.is_cpu and all(view * key_heads * width <= _CACHED for *_, view in runs)
-    attend = partial(_each_token if by_token else _all_tokens, scale=scale)
-    if runs_triton(query) and _fits_triton(query, keys, values):
-        from gen.attention import triton_steps  # needs triton
-
-        attend = partial(triton_steps.attend, scale=scale)
+    view = keys.shape[2]
+    runs = plan.runs or _all_runs(len(query), view, mask.shape[3], apart)
     if len(runs) == 1 and not apart and runs[0][2] == view:  # as in most steps: nothing has to be cut out
-        return attend(query, keys, values, mask)
+        return _attend(query, keys, values, mask, scale, view)
+    own = {row: (its_keys, its_values) for row, its_keys, its_values in apart}
+    longest = max(view for *_, view in runs)
     answers = []
     for first, end, view in runs:
         rows = slice(first, end)
         # in a run with other rows, a row that is apart is free or being read
         read, told = own[first] if first in own and end == first + 1 else (keys[rows], values[rows])
-        answers.append(attend(query[rows], read[:, :, :view], told[:, :, :view], mask[rows, ..., :view]))
+        cut = (query[rows], read[:, :, :view], told[:, :, :view], mask[rows, ..., :view])
+        answers.append(_attend(*cut, scale, longest))
     return answers[0] if len(answers) == 1 else torch.cat(answers)
+
+
+def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None, longest: int) -> Tensor:
+    """The attention of rows that look equally far; `longest` is how far any row of the step looks."""
+    if runs_triton(query) and _fits_triton(query, keys, values):
+        from gen.attention import triton_steps  # needs triton
+
+        return triton_steps.attend(query, keys, values, mask, scale)
+    if query.shape[2] > 1 and query.is_cpu and longest * keys.shape[1] * query.shape[3] <= _CACHED:
+        return _each_token(query, keys, values, mask, scale)
+    return _all_tokens(query, keys, values, mask, scale)
 
 
 def _all_tokens(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None) -> Tensor:
