@@ -11,7 +11,7 @@ need work. There are bounds on states, on the members of all sets together (memo
 """
 
 from array import array
-from itertools import pairwise
+from bisect import insort
 
 import numpy as np
 
@@ -175,26 +175,28 @@ class _Sets:
 
     def _taken_apart(self, members: frozenset[int]) -> list[Edge]:
         """The edges of a set, cut wherever one begins or ends; a piece leads to the targets of all its edges."""
-        leaving = sorted([edge for state in members for edge in self._edges_of(state)])
-        self._look(len(leaving) + 1, 0)
-        if not any(after[0] <= before[1] for before, after in pairwise(leaving)):
-            return [(low, high, self._node(target)) for low, high, target in leaving]
-        cuts = sorted({low for low, _, _ in leaving} | {high + 1 for _, high, _ in leaving})
-        place = {cut: index for index, cut in enumerate(cuts)}
-        targets: list[list[int]] = [[] for _ in cuts]
-        for low, high, target in leaving:
-            self._look(place[high + 1] - place[low], 0)
-            for index in range(place[low], place[high + 1]):
-                targets[index].append(target)
+        leaving = [edge for state in members for edge in self._edges_of(state)]
+        bounds = [(low, True, target) for low, _, target in leaving]
+        bounds += [(high + 1, False, target) for _, high, target in leaving]
+        bounds.sort()
         known: dict[tuple[int, ...], int] = {}
         row: list[Edge] = []
-        for index, together in enumerate(targets):
-            if together:
-                key = tuple(together)
+        here: list[int] = []  # the targets of the edges that have begun, sorted
+        before = work = most = 0
+        for at, begins_, target in bounds:
+            if here and at > before:
+                key = tuple(here)
+                work, most = work + len(key), max(most, len(key))
                 if key not in known:
-                    alone = self._node(key[0]) if len(key) == 1 else None
-                    known[key] = self._of(frozenset().union(*map(self._closure, key))) if alone is None else alone
-                row.append((cuts[index], cuts[index + 1] - 1, known[key]))
+                    together = frozenset().union(*map(self._closure, key)) if len(key) > 1 else None
+                    known[key] = self._node(key[0]) if together is None else self._of(together)
+                row.append((before, at - 1, known[key]))
+            before = at
+            if begins_:
+                insort(here, target)
+            else:
+                here.remove(target)
+        self._look(1 + len(leaving) + (work if most > 1 else 0), 0)
         return row
 
     def _edges_of(self, state: int) -> list[Edge]:

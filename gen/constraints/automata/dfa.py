@@ -7,12 +7,13 @@ Example, the texts "a" and "b...b": state 0 leads to 1 by "a" and to 2 by "b", a
 
 from bisect import bisect_right
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gen.constraints.automata.arrays import Bools, Ints, adjacency, by_number
+from gen.constraints.automata.arrays import Bools, Ints, adjacency, begins, by_number, ranges
 
 _BEYOND = 2**31  # more than any number of an edge
 
@@ -131,14 +132,13 @@ def table(automaton: Dfa) -> Table:
     cut = np.zeros(257, np.bool_)
     cut[0] = cut[low] = cut[end] = cut[256] = True
     place = np.cumsum(cut) - 1  # for each byte, the number of its piece between two cuts
-    width = int(place[256])
-    first, count = place[low], place[end] - place[low]
-    after = np.zeros((len(automaton.final) + 1) * width, np.int32)
-    runs = np.repeat(source.astype(np.int64) * width + first - (np.cumsum(count) - count), count)
-    after[runs + np.arange(len(runs))] = np.repeat(target, count)
-    columns = np.ascontiguousarray(after.reshape(-1, width).T)
-    number: dict[bytes, int] = {}
-    which = np.array([number.setdefault(column.tobytes(), len(number)) for column in columns])
-    distinct = columns[np.unique(which, return_index=True)[1]]
+    pieces = ranges(place[low], place[end])
+    source, target = (np.repeat(one, place[end] - place[low]) for one in (source, target))
+    ways = ((source.astype(np.int64) << 32) + target)[np.argsort(pieces.astype(np.uint8), kind="stable")]
+    number: dict[bytes, int] = {}  # the class of all pieces that lead from the same states to the same states
+    begin = begins(pieces, int(place[256])).tolist()
+    which = np.array([number.setdefault(ways[one:other].tobytes(), len(number)) for one, other in pairwise(begin)])
+    after = np.zeros((len(automaton.final) + 1, len(number)), np.int32)
+    after[source, which[pieces]] = target
     final = np.concatenate((np.zeros(1, np.bool_), automaton.final))
-    return Table(np.ascontiguousarray(distinct.T), which[place[:256]].astype(np.uint8), final, automaton.edges)
+    return Table(after, which[place[:256]].astype(np.uint8), final, automaton.edges)
