@@ -16,8 +16,8 @@ from gen.errors import ConstraintError, show
 Whitespace = Literal["line", "compact", "indent"]
 
 
-MARK = "x-gen"
-"""Marks a JSON schema of pydantic's where one of these types stood in Annotated; the value names the type."""
+REFUSED = "x-gen-refused"
+"""Marks a JSON schema of pydantic's for a type that is none of gen's; the value says why."""
 
 
 class _Annotation:
@@ -30,7 +30,11 @@ class _Annotation:
         made = handler(schema)
         asked = self._of_strings() if schema["type"] == "str" else {}
         if not asked:
-            return {**made, MARK: f"gen.{_NAMES[type(self).__name__]}"}
+            return {
+                **made,
+                REFUSED: f"gen.{_NAMES[type(self).__name__]} cannot stand in Annotated; give it as it is. "
+                "Annotated[str, X] takes gen.regex, gen.text and a gen.choice of strings",
+            }
         return {**made, "allOf": [asked]} if made.keys() & asked.keys() else {**made, **asked}
 
     def _of_strings(self) -> dict[str, Any]:

@@ -1,21 +1,24 @@
-"""Pydantic's JSON Schema of a type, with marks where it says less than pydantic checks."""
+"""Pydantic's JSON Schema of a type, with marks where it says less than pydantic checks.
+
+A schema with the mark `REFUSED` is none that gen can write; the mark's value says why.
+"""
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import SchemaValidator, to_json
 
+from gen.constraints.output_types import REFUSED
 from gen.constraints.pydantic_spelling import dates, decimals, moments, naive
 from gen.errors import show
 
 logger = logging.getLogger("gen")
-ALONE = "x-pydantic-alone"  # marks what JSON Schema cannot say; the value names it
-UNREAD = "x-pydantic-unread"  # marks options; the value names one that pydantic reads from no JSON
-ELSEWHERE = "x-pydantic-elsewhere"  # marks a field that pydantic does not read by its name; the value says where
-CONVERTED = "x-pydantic-converted"  # marks values that a function of the user's may make readable
+UNREAD = "x-gen-unread"  # marks options of which pydantic reads one from no JSON; the value says so
+CONVERTED = "x-gen-converted"  # marks values that a function of the user's may make readable
 _SHORT_NUMBERS = "^[A-Z]+([0-9]{1,6}[A-Z]+)*$"  # of a duration; short, so that no sum of them is too large
 _OF_THE_WEB = frozenset({"http", "https", "ws", "wss", "ftp"})
 _HOST_AND_PATH = (
@@ -31,13 +34,21 @@ _STRIPPED = r"^(\S|\S[\s\S]*\S)?$"
 _SCALARS = ["null", "boolean", "number", "string"]
 
 
+def alone(what: str) -> dict[str, str]:
+    """The mark of a schema that says less than pydantic checks."""
+    return {
+        REFUSED: f"{what} is what pydantic alone can check; take a plainer type, such as "
+        "Annotated[str, Field(pattern=...)], and convert the value"
+    }
+
+
 def _of_hashable(schema: Any, made: Any) -> Any:
     """The JSON schema of a set, marked if its members may be unhashable; members of any type become scalars."""
     members = schema.get("items_schema", {"type": "any"})
     if members["type"] == "any":
         return {**made, "items": {"type": _SCALARS}}
     unhashable = _unhashable(members)
-    return {**made, ALONE: f"a set of {unhashable}"} if unhashable else made
+    return {**made, **alone(f"a set of {unhashable}")} if unhashable else made
 
 
 def _unhashable(schema: Any) -> str:
@@ -50,25 +61,33 @@ def _unhashable(schema: Any) -> str:
     inner = [schema[name] for name in ("schema", "items_schema") if isinstance(schema.get(name), dict)]
     for name in ("items_schema", "choices"):
         found = schema.get(name, ())
-        inner += (
-            found.values()
-            if isinstance(found, dict) and "type" not in found
-            else found
-            if isinstance(found, list)
-            else ()
-        )
+        if isinstance(found, dict):
+            found = () if "type" in found else found.values()
+        inner += found
     return next((what for one in inner if (what := _unhashable(one[0] if isinstance(one, tuple) else one))), "")
 
 
-def _options(schema: Any, options: Iterable[Any], made: dict[str, Any]) -> dict[str, Any]:
-    """The JSON schema of some options, marked if pydantic cannot read the JSON that it writes for one of them."""
+def _options(schema: Any, made: Any) -> Any:
+    """The JSON schema of some options, marked if pydantic cannot read the JSON that it writes for one of them, such as
+    a tuple or a date.
+    """
     reader = SchemaValidator(schema)
-    for option in options:
+    for option in schema["members" if schema["type"] == "enum" else "expected"]:
         try:
             reader.validate_json(to_json(option))
         except ValueError:
-            return {**made, UNREAD: show(option)}
+            why = f"pydantic reads no JSON as {show(option)}; take options that are JSON themselves, such as strings "
+            return {**made, UNREAD: f"{why}and numbers, and convert the value"}
     return made
+
+
+def _converted(schema: Any, made: Any) -> Any:
+    """The JSON schema of a value that a function of the user's reads first."""
+    return {**made, CONVERTED: True}
+
+
+def _with(method: Callable[[Any], Any], add: Callable[[Any, Any], Any], schema: Any) -> Any:
+    return add(schema, method(schema))
 
 
 class PydanticSchemas(GenerateJsonSchema):
@@ -76,37 +95,24 @@ class PydanticSchemas(GenerateJsonSchema):
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012, as pydantic has it
 
-    def enum_schema(self, schema: Any) -> Any:
-        """The values of an Enum; pydantic writes some that it does not read, such as tuples and dates."""
-        return _options(schema, schema["members"], super().enum_schema(schema))
-
-    def literal_schema(self, schema: Any) -> Any:
-        """As for an Enum."""
-        return _options(schema, schema["expected"], super().literal_schema(schema))
+    def build_schema_type_to_method(self) -> Any:
+        """The methods for the kinds of types, with what is added to their schemas."""
+        methods: dict[Any, Any] = super().build_schema_type_to_method()
+        added = {
+            _options: ("enum", "literal"),
+            _converted: ("function-before", "function-wrap"),
+            _of_hashable: ("set", "frozenset"),
+            self._keyed: ("dict", "counter", "ordered-dict", "frozendict"),
+            self._named: ("model-field", "dataclass-field", "typed-dict-field"),
+        }
+        for add, kinds in added.items():
+            for kind in methods.keys() & kinds:
+                methods[kind] = partial(_with, methods[kind], add)
+        return methods
 
     def field_is_present(self, field: Any) -> bool:
         """Whether a field is read at all: a dataclass sets some itself."""
         return bool(field.get("init", True)) and super().field_is_present(field)
-
-    def model_field_schema(self, schema: Any) -> Any:
-        """A field of a model, which may have aliases, or only paths into other fields."""
-        return self._named(schema, super().model_field_schema(schema))
-
-    def dataclass_field_schema(self, schema: Any) -> Any:
-        """As for a model."""
-        return self._named(schema, super().dataclass_field_schema(schema))
-
-    def typed_dict_field_schema(self, schema: Any) -> Any:
-        """As for a model."""
-        return self._named(schema, super().typed_dict_field_schema(schema))
-
-    def function_before_schema(self, schema: Any) -> Any:
-        """A value that a function of the user's reads first."""
-        return {**super().function_before_schema(schema), CONVERTED: True}
-
-    def function_wrap_schema(self, schema: Any) -> Any:
-        """As above."""
-        return {**super().function_wrap_schema(schema), CONVERTED: True}
 
     def str_schema(self, schema: Any) -> Any:
         """A string. Its model's settings hold for it, too; where pydantic strips whitespace, none is at either end."""
@@ -115,7 +121,7 @@ class PydanticSchemas(GenerateJsonSchema):
         made = super().str_schema(schema)
         pattern = schema.get("pattern", "")
         if isinstance(pattern, str) and _SETS.search(re.sub(r"\\.", "", pattern)):
-            made[ALONE] = f"the pattern {show(pattern)}, whose brackets its engine reads as sets within sets,"
+            made |= alone(f"the pattern {show(pattern)}, whose brackets its engine reads as sets within sets,")
         if (
             pattern
             and isinstance(pattern, str)
@@ -127,14 +133,6 @@ class PydanticSchemas(GenerateJsonSchema):
         if schema.get("strip_whitespace") or getattr(self._config, "str_strip_whitespace", False):
             extra.append(_STRIPPED)
         return {**made, "allOf": [{"pattern": pattern} for pattern in extra]} if extra else made
-
-    def set_schema(self, schema: Any) -> Any:
-        """A set, whose members can be hashed."""
-        return _of_hashable(schema, super().set_schema(schema))
-
-    def frozenset_schema(self, schema: Any) -> Any:
-        """As for a set."""
-        return _of_hashable(schema, super().frozenset_schema(schema))
 
     def float_schema(self, schema: Any) -> Any:
         """A number; multiples are limited to what a float holds exactly."""
@@ -154,12 +152,12 @@ class PydanticSchemas(GenerateJsonSchema):
         if schema.get("tz_constraint") == "naive":
             schema = {name: said for name, said in schema.items() if name != "tz_constraint"}
             made, bounds = self._moment(schema, {"type": "string", "pattern": naive()}, "now_op")
-            return {**made, ALONE: "a bound of a datetime without an offset from UTC"} if bounds else made
+            return {**made, **alone("a bound of a datetime without an offset from UTC")} if bounds else made
         made, bounds = self._moment(schema, super().datetime_schema(schema), "now_op")
         try:
             return {**made, "pattern": moments(bounds)} if bounds else made
         except ValueError as error:
-            return {**made, ALONE: f"a bound of a datetime, of which {error},"}
+            return {**made, **alone(f"a bound of a datetime, of which {error},")}
 
     def time_schema(self, schema: Any) -> Any:
         """As for a datetime."""
@@ -174,11 +172,11 @@ class PydanticSchemas(GenerateJsonSchema):
         schemes = schema.get("allowed_schemes") or sorted(_OF_THE_WEB)
         if set(schemes) <= _OF_THE_WEB:
             return {"type": "string", "pattern": f"^({'|'.join(schemes)})://{_HOST_AND_PATH}$"}
-        return {ALONE: f"a URL of the schemes {', '.join(schemes)}"}
+        return {**alone(f"a URL of the schemes {', '.join(schemes)}")}
 
     def multi_host_url_schema(self, schema: Any) -> Any:
         """Not a URI as JSON Schema has it."""
-        return {**super().multi_host_url_schema(schema), ALONE: "a URL with several hosts"}
+        return {**super().multi_host_url_schema(schema), **alone("a URL with several hosts")}
 
     def decimal_schema(self, schema: Any) -> Any:
         """A number; if its digits are limited, a string whose pattern counts them."""
@@ -189,39 +187,24 @@ class PydanticSchemas(GenerateJsonSchema):
         bounds = {name: schema[name] for name in _BOUNDS if schema.get(name) is not None}
         text["pattern"] = decimals(digits, places, bounds)
         multiple = schema.get("multiple_of") is not None
-        return {**text, ALONE: "a multiple with counted digits"} if multiple else text
+        return {**text, **alone("a multiple with counted digits")} if multiple else text
 
     def complex_schema(self, schema: Any) -> Any:
         """A text of a form of its own."""
-        return {**super().complex_schema(schema), ALONE: "a complex number"}
+        return {**super().complex_schema(schema), **alone("a complex number")}
 
     def is_subclass_schema(self, schema: Any) -> Any:
         """No JSON is a class."""
-        return {ALONE: "a class"}
+        return alone("a class")
 
     def call_schema(self, schema: Any) -> Any:
         """Named tuples, in some versions; and functions, which pydantic would call."""
         if isinstance(schema["function"], type):
             return super().call_schema(schema)
-        return {ALONE: "a function, which pydantic would call,"}
-
-    def dict_schema(self, schema: Any) -> Any:
-        """A dict, with a schema of its keys if they are not just strings."""
-        return self._keyed(schema, super().dict_schema(schema))
-
-    def counter_schema(self, schema: Any) -> Any:
-        """As for a dict."""
-        return self._keyed(schema, super().counter_schema(schema))
-
-    def ordered_dict_schema(self, schema: Any) -> Any:
-        """As for a dict."""
-        return self._keyed(schema, super().ordered_dict_schema(schema))
-
-    def frozendict_schema(self, schema: Any) -> Any:
-        """As for a dict."""
-        return self._keyed(schema, super().frozendict_schema(schema))
+        return alone("a function, which pydantic would call,")
 
     def _keyed(self, schema: Any, made: Any) -> Any:
+        """The JSON schema of a dict, with a schema of its keys if they are not just strings."""
         keys = self.generate_inner(schema["keys_schema"]) if "keys_schema" in schema else {}
         if keys and keys != {"type": "string"}:
             made["propertyNames"] = keys
@@ -234,12 +217,16 @@ class PydanticSchemas(GenerateJsonSchema):
             return made
         if any(getattr(self._config, option, False) for option in ("validate_by_name", "populate_by_name")):
             return made
-        return {**made, ELSEWHERE: show(alias)}
+        why = (
+            f"pydantic looks for this field at {show(alias)} alone, which no name of a JSON Schema says; give it a name"
+        )
+        advice = "AliasChoices('name', AliasPath(...)), or set validate_by_name=True in its model's config"
+        return {**made, REFUSED: f"{why} too, as {advice}"}
 
-    def _moment(self, schema: Any, made: Any, *alone: str) -> tuple[Any, dict[str, Any]]:
-        """A moment's JSON schema and its bounds; marked if it has one of the settings `alone`, for pydantic only."""
+    def _moment(self, schema: Any, made: Any, *unchecked: str) -> tuple[Any, dict[str, Any]]:
+        """A moment's JSON schema and its bounds; marked if it has one of the settings that JSON Schema cannot say."""
         bounds = {name: schema[name] for name in _BOUNDS if schema.get(name) is not None}
-        names = [name for name in alone if schema.get(name) is not None]
+        names = [name for name in unchecked if schema.get(name) is not None]
         if schema.get("tz_constraint") not in (None, "aware"):
             names.append("tz_constraint")
-        return ({**made, ALONE: f"{names[0]} of a {schema['type']}"} if names else made), bounds
+        return ({**made, **alone(f"{names[0]} of a {schema['type']}")} if names else made), bounds

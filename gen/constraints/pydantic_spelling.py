@@ -9,11 +9,8 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import Any
 
-_MONTH_AND_DAY = "((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)"
-_DATE = rf"(000[1-9]|00[1-9][0-9]|0[1-9][0-9]{{2}}|[1-9][0-9]{{3}})-{_MONTH_AND_DAY}"
-_TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
-_OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_V4 = rf"{_OCTET}(\.{_OCTET}){{3}}"
+from gen.constraints.schema.writing.formats import CLOCK, DATE, IPV4, OCTET
+
 _EMAIL_LABEL = "[a-z0-9]+(-[a-z0-9]+)*"
 _RESERVED = "arpa|example|internal|invalid|local|localhost|onion|test"  # top-level domains that no mail is sent to
 
@@ -24,8 +21,8 @@ FORMATS: dict[str, dict[str, Any]] = {
         "pattern": rf"^(?!.*\.({_RESERVED})$)[a-z0-9]+([._+-][a-z0-9]+)*@({_EMAIL_LABEL}\.)+[a-z]{{2,12}}$",
         "maxLength": 64,
     },
-    "ipv4interface": {"pattern": rf"^{_V4}(/([12]?[0-9]|3[0-2]))?$"},
-    "ipv4network": {"pattern": rf"^({_V4}(/32)?|({_OCTET}\.){{3}}0/24|({_OCTET}\.){{2}}0\.0/16|{_OCTET}\.0\.0\.0/8)$"},
+    "ipv4interface": {"pattern": rf"^{IPV4}(/([12]?[0-9]|3[0-2]))?$"},
+    "ipv4network": {"pattern": rf"^({IPV4}(/32)?|({OCTET}\.){{3}}0/24|({OCTET}\.){{2}}0\.0/16|{OCTET}\.0\.0\.0/8)$"},
     "ipv6interface": {"format": "ipv6"},
     "ipv6network": {"format": "ipv6"},
     "ipvanyaddress": {"anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]},
@@ -69,7 +66,7 @@ def moments(bounds: Mapping[str, Any]) -> str:
 
 def naive() -> str:
     """The texts of moments without an offset from UTC."""
-    return rf"^{_DATE}T{_TIME}$"
+    return f"^{DATE}T{CLOCK}$"
 
 
 def _inclusive(bounds: Mapping[str, Any], step: timedelta, least: Any, most: Any) -> tuple[Any, Any]:
@@ -83,13 +80,6 @@ def _any(patterns: Iterable[str]) -> str:
     """A pattern of whole texts that match one of the patterns; without patterns, it matches no text."""
     found = "|".join(patterns)
     return f"^({found})$" if found else "^(?!)"
-
-
-def whole_numbers(low: int | None, high: int | None) -> str:
-    """The texts of whole numbers within bounds, of at most 18 digits."""
-    most = 10**18 - 1
-    low, high = max(-most, -most if low is None else low), min(most, most if high is None else high)
-    return _any([*_positive(max(low, 0), high), *(f"-{digits}" for digits in _positive(max(-high, 1), -low))])
 
 
 def decimals(digits: int | None, places: int | None, bounds: Mapping[str, Any]) -> str:
@@ -106,11 +96,8 @@ def decimals(digits: int | None, places: int | None, bounds: Mapping[str, Any]) 
     for count in range(0 if before else 1, places + 1):  # numbers with so many digits after the point, as whole ones
         limits = {word: Fraction(str(bound)) * 10**count for word, bound in bounds.items()}
         most = 10 ** (before + count) - 1
-        lows = [-most, *(ceil(limits[word]) for word in ("ge",) if word in limits)]
-        lows += [floor(limits[word]) + 1 for word in ("gt",) if word in limits]
-        highs = [most, *(floor(limits[word]) for word in ("le",) if word in limits)]
-        highs += [ceil(limits[word]) - 1 for word in ("lt",) if word in limits]
-        low, high = max(lows), min(highs)
+        low = max(-most, ceil(limits.get("ge", -most)), floor(limits.get("gt", -most - 1)) + 1)
+        high = min(most, floor(limits.get("le", most)), ceil(limits.get("lt", most + 1)) - 1)
         found += _positive(max(low, 0), high, count)
         found += (f"-{text}" for text in _positive(max(-high, 1), -low, count))
     return _any(found)

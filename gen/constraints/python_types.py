@@ -10,18 +10,16 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from gen.constraints import pydantic_spelling
-from gen.constraints.output_types import MARK
-from gen.constraints.pydantic_schemas import ALONE, CONVERTED, ELSEWHERE, UNREAD, PydanticSchemas
+from gen.constraints.output_types import REFUSED
+from gen.constraints.pydantic_schemas import CONVERTED, UNREAD, PydanticSchemas, alone
+from gen.constraints.schema.references import schemas_in
 from gen.errors import ConstraintError, show
 
 FORMATS = frozenset({"date", "date-time", "time", "duration", "uuid", "ipv4", "ipv6"})
 """The formats of which pydantic reads every text that `gen.constraints.schema.writing.formats` allows."""
-_BOUNDS = frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])
-_HUGE = 10**18
+_BOUNDS = {"minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt"}
+_DIGITS = 18  # of a key that is a whole number
 _FEW = 10  # options of which a set has each only once, in any order
-_IN_LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
-_IN_MAPS = ("properties", "patternProperties", "$defs")
-_SINGLE = ("items", "additionalProperties", "propertyNames")
 _NOT_READ = ("serialization", "metadata", "cls", "default", "python_schema", "strict_schema")
 _LOOKING_ELSEWHERE = {
     "import_string": "ImportString imports what a text names; take gen.choice of what it may be, and look it up",
@@ -47,17 +45,19 @@ def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
         raise ConstraintError(f"{show(output_type)} is no output type: {reason}") from error
     if why := _refusal(adapter.core_schema):
         raise ConstraintError(f"{show(output_type)}: {why}.")
-    parts = list(subschemas(schema))
+    parts = list(schemas_in(schema))
     converted = any([part.pop(CONVERTED, False) for _, part in parts])
     for path, part in parts:
         if (unread := part.pop(UNREAD, None)) and not converted:
-            raise ConstraintError(
-                f"{show(output_type)} at {path}: pydantic reads no JSON as {unread}; take options that are JSON "
-                "themselves, such as strings and numbers, and convert the value."
-            )
+            part[REFUSED] = unread
         if part.get("format") in pydantic_spelling.FORMATS:
             part |= pydantic_spelling.FORMATS[part.pop("format")]
-        _refuse(output_type, path, part)
+        if "contentMediaType" in part or "contentEncoding" in part:
+            part |= alone("text that holds other data")
+        elif "format" in part and part["format"] not in FORMATS:
+            part |= alone(f"the format {part['format']!r}")
+        if REFUSED in part:
+            raise ConstraintError(f"{show(output_type)} at {path}: {part[REFUSED]}.")
         _write_keys(output_type, path, part, schema)
         # a set reads equal items as one; only a set that must have several members could get too few
         if part.get("uniqueItems") and part.get("minItems", 0) <= 1:
@@ -65,21 +65,6 @@ def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
             if len(options) > _FEW:
                 del part["uniqueItems"]
     return schema, adapter
-
-
-def subschemas(schema: Any, path: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
-    """A schema and all schemas in it that pydantic writes, with their paths."""
-    if not isinstance(schema, dict):
-        return
-    yield path, schema
-    for keyword in _IN_LISTS:
-        for number, part in enumerate(schema.get(keyword, ())):
-            yield from subschemas(part, f"{path}/{keyword}/{number}")
-    for keyword in _IN_MAPS:
-        for name, part in schema.get(keyword, {}).items():
-            yield from subschemas(part, f"{path}/{keyword}/{name}")
-    for keyword in _SINGLE:
-        yield from subschemas(schema.get(keyword), f"{path}/{keyword}")
 
 
 def resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
@@ -132,31 +117,6 @@ def _core_schemas(node: Any) -> Iterator[dict[str, Any]]:
             todo += here
 
 
-def _refuse(output_type: Any, path: str, schema: dict[str, Any]) -> None:
-    """Raise a ConstraintError for what pydantic alone can check."""
-    if MARK in schema:
-        raise ConstraintError(
-            f"{show(output_type)} at {path}: {schema[MARK]} cannot stand in Annotated; give it as it is. "
-            "Annotated[str, X] takes gen.regex, gen.text and a gen.choice of strings."
-        )
-    if ELSEWHERE in schema:
-        raise ConstraintError(
-            f"{show(output_type)} at {path}: pydantic looks for this field at {schema[ELSEWHERE]} alone, which no "
-            "name of a JSON Schema says; give it a name too, as AliasChoices('name', AliasPath(...)), or "
-            "set validate_by_name=True in its model's config."
-        )
-    alone = schema.get(ALONE)
-    if "contentMediaType" in schema or "contentEncoding" in schema:
-        alone = "text that holds other data"
-    elif "format" in schema and schema["format"] not in FORMATS:
-        alone = f"the format {schema['format']!r}"
-    if alone:
-        raise ConstraintError(
-            f"{show(output_type)} at {path}: {alone} is what pydantic alone can check; take a plainer type, such as "
-            "Annotated[str, Field(pattern=...)], and convert the value."
-        )
-
-
 def _write_keys(output_type: Any, path: str, schema: dict[str, Any], root: dict[str, Any]) -> None:
     """Write conditions on keys as conditions on properties, where possible."""
     names = resolved(schema.get("propertyNames", {}), root)
@@ -166,10 +126,9 @@ def _write_keys(output_type: Any, path: str, schema: dict[str, Any], root: dict[
         schema["properties"] = {"true": values, "false": values}
     elif names.get("type") == "number" and not bounds:
         schema["patternProperties"] = {pydantic_spelling.NUMBER: values}
-    elif names.get("type") == "integer" and not bounds - _BOUNDS:
-        low = max(names.get("minimum", -_HUGE), names.get("exclusiveMinimum", -_HUGE) + 1)
-        high = min(names.get("maximum", _HUGE), names.get("exclusiveMaximum", _HUGE) - 1)
-        schema["patternProperties"] = {pydantic_spelling.whole_numbers(low, high): values}
+    elif names.get("type") == "integer" and not bounds - _BOUNDS.keys():
+        said = {"ge": -(10**_DIGITS)} | {_BOUNDS[word]: names[word] for word in bounds}
+        schema["patternProperties"] = {pydantic_spelling.decimals(_DIGITS, 0, said): values}
     elif "enum" in names or "const" in names:
         schema["properties"] = dict.fromkeys(names.get("enum", [names.get("const")]), values)
     elif {"type": "string"} in names.get("anyOf", ()):

@@ -104,17 +104,27 @@ class References:
                 anchors |= {name: node for name in found if isinstance(name, str) and name and not within}
             if within:
                 nested.add(id(node))
-            todo += [(one, within) for one in _inside(node)]
+            todo += [(one, within) for _, one in _inside(node)]
         return anchors, nested
 
 
-def _inside(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schemas directly in a schema; the values of enum, const and unknown keywords are no schemas."""
+def schemas_in(schema: Any, path: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
+    """A schema and all schemas in it, with their paths."""
+    if isinstance(schema, dict):
+        yield path, schema
+        for step, one in _inside(schema):
+            yield from schemas_in(one, f"{path}/{step}")
+
+
+def _inside(node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The schemas directly in a schema, with the steps there; the values of enum, const and unknown keywords are no
+    schemas.
+    """
     for word, said in node.items():
         if word in _MAPS and isinstance(said, dict):
-            found = list(said.values())
+            found = [(f"{word}/{name}", one) for name, one in said.items()]
         elif word in _LISTS and isinstance(said, list):
-            found = said
+            found = [(f"{word}/{number}", one) for number, one in enumerate(said)]
         else:
-            found = [said] if word in _ONE else []
-        yield from (one for one in found if isinstance(one, dict))
+            found = [(word, said)] if word in _ONE else []
+        yield from ((step, one) for step, one in found if isinstance(one, dict))

@@ -14,11 +14,13 @@ from gen.constraints.automata.texts import ANY, of_length
 _LEAP = r"(\d\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
 _YEAR = r"(000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})"
 _MONTH_AND_DAY = r"((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))"
-_DATE = rf"({_YEAR}-{_MONTH_AND_DAY}|{_LEAP}-02-29)"
-_TIME = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)"
+DATE = rf"({_YEAR}-{_MONTH_AND_DAY}|{_LEAP}-02-29)"
+CLOCK = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?"
+_TIME = rf"{CLOCK}(Z|[+-]([01]\d|2[0-3]):[0-5]\d)"
 _TIME_OF_DURATION = r"T(\d{1,9}H(\d{1,9}M(\d{1,9}S)?)?|\d{1,9}M(\d{1,9}S)?|\d{1,9}S)"
 _DAYS_OF_DURATION = r"(\d{1,9}D|\d{1,9}M(\d{1,9}D)?|\d{1,9}Y(\d{1,9}M(\d{1,9}D)?)?)"
-_OCTET = r"(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+OCTET = r"(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+IPV4 = rf"{OCTET}(\.{OCTET}){{3}}"
 _GROUP = "[0-9a-fA-F]{1,4}"
 _MIDDLES = "|".join(f"({_GROUP}:){{1,{7 - after}}}(:{_GROUP}){{1,{after}}}" for after in range(1, 7))
 _IPV6 = f"(({_GROUP}:){{7}}{_GROUP}|({_GROUP}:){{1,7}}:|{_MIDDLES}|:(:{_GROUP}){{1,7}}|::)"
@@ -43,11 +45,11 @@ _ATOMS = rf"({_ATOM}([*+?]|\{{[1-9]\}})?)*"
 _REGEX = rf"\^?{_ATOMS}(\({_ATOMS}(\|{_ATOMS})*\)[*+?]?{_ATOMS})*\$?"
 
 FORMATS = {
-    "date": _DATE,
+    "date": DATE,
     "time": _TIME,
-    "date-time": f"{_DATE}T{_TIME}",
+    "date-time": f"{DATE}T{_TIME}",
     "duration": rf"P(\d{{1,9}}W|{_DAYS_OF_DURATION}({_TIME_OF_DURATION})?|{_TIME_OF_DURATION})",
-    "ipv4": rf"{_OCTET}(\.{_OCTET}){{3}}",
+    "ipv4": IPV4,
     "ipv6": _IPV6,
     "uuid": r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
     "hostname": rf"{_LABEL}(\.{_LABEL})*",
