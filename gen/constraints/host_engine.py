@@ -29,7 +29,7 @@ class Grammar:
     """A grammar of llguidance's for a vocabulary.
 
     Args:
-        text: as `gen.constraints.grammars` writes them.
+        text: in llguidance's variant of Lark, or several such grammars as its JSON.
     Raises:
         ConstraintError: llguidance refuses it.
     """
@@ -44,7 +44,8 @@ class Grammar:
             initial_lexer_fuel=5 * _FUEL,
             step_lexer_fuel=_FUEL,
         )
-        self._make = lambda: LLMatcher(tokenizer, text, log_level=0, limits=limits)
+        grammar = text if text.startswith("{") else LLMatcher.grammar_from_lark(text)
+        self._make = lambda: LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
         self._start = _on_a_large_stack(self._make)
         if problem := problem_of(self._start):
             raise ConstraintError(problem)

@@ -6,20 +6,37 @@ the schema {"type": "integer"}, whose texts pydantic reads.
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from gen.constraints import grammars
 from gen.constraints.automata.dfa import Table
+from gen.constraints.automata.limits import TooLarge, Unsupported
 from gen.constraints.automata.regexes import choice_table, regex_table, text_table
-from gen.constraints.composing.trees import Plan
-from gen.constraints.outlines_types import as_own
-from gen.constraints.output_types import Choice, Grammar, JsonSchema, Text, regex
-from gen.constraints.schema import schema_table, string_table
-from gen.errors import ConstraintError, show
+from gen.constraints.automata.rust_syntax import choice_grammar, regex_grammar, text_grammar
+from gen.constraints.composing.trees import Calls, Plan, Tree, Word
+from gen.constraints.output_types import (
+    Choice,
+    Either,
+    Grammar,
+    JsonSchema,
+    Regex,
+    Repeat,
+    Sequence,
+    Text,
+    choice,
+    grammar,
+    json_schema,
+    regex,
+)
+from gen.constraints.schema import schema_grammar, schema_table, string_grammar, string_table
+from gen.errors import ArgumentError, ConstraintError, show
 from gen.tools.calls import ToolCallsType
+
+T = TypeVar("T")
+_OUTLINES = "outlines.types.dsl"
 
 
 def read_plan(output_type: Any) -> Plan:
@@ -28,46 +45,40 @@ def read_plan(output_type: Any) -> Plan:
     Raises:
         ConstraintError: it is no output type.
     """
-    output_type = as_own(output_type)
+    output_type = _as_own(output_type)
     if output_type is None:
         raise ConstraintError("None asks for no output type; type(None) is that of null.")
     if isinstance(output_type, Grammar):
-        return Plan(
-            key=("grammar", output_type.lark),
-            table=None,
-            grammar=partial(grammars.of_lark, output_type.lark),
-            parse=str,
-        )
+        return Plan(key=("grammar", output_type.lark), table=None, grammar=partial(str, output_type.lark), parse=str)
     if isinstance(output_type, Choice):
         texts = list(output_type.options)
-        return Plan(
-            key=("choice", *texts),
-            table=partial(choice_table, texts),
-            grammar=partial(grammars.of_choice, texts),
-            parse=output_type.options.__getitem__,
-        )
+        read = output_type.options.__getitem__
+        return _plan(("choice", *texts), partial(choice_table, texts), partial(choice_grammar, texts), read)
     if isinstance(output_type, Text):
-        without, most = output_type.without, output_type.max_chars
-        return Plan(
-            key=("any text", without, most),
-            table=partial(text_table, without, most),
-            grammar=partial(grammars.of_any_text, without, most),
-            parse=str,
-        )
+        asked = output_type.without, output_type.max_chars
+        return _plan(("any text", *asked), partial(text_table, *asked), partial(text_grammar, *asked), str)
     if isinstance(output_type, JsonSchema):
         return _json_plan(output_type, json.loads)
     if not isinstance(output_type, type) and isinstance(getattr(output_type, "pattern", None), str):
         pattern = _pattern_of(output_type)
-        return Plan(
-            key=("regex", pattern),
-            table=partial(regex_table, pattern),
-            grammar=partial(grammars.of_regex, pattern),
-            parse=str,
-        )
+        return _plan(("regex", pattern), partial(regex_table, pattern), partial(regex_grammar, pattern), str)
     for kind, hint in _HINTS.items():
         if isinstance(output_type, kind):
             raise ConstraintError(f"{show(output_type)} is no output type; {hint}.")
     return _type_plan(output_type)
+
+
+def _plan(key: Any, table: Callable[[], Table], grammar: Callable[[], str], parse: Callable[[str], Any]) -> Plan:
+    """A plan of both engines."""
+    return Plan(key=key, table=table, grammar=partial(_written, grammar), parse=parse)
+
+
+def _written(write: Callable[[], str]) -> str:
+    """A grammar. Raises ConstraintError for what has none."""
+    try:
+        return write()
+    except (Unsupported, TooLarge) as error:
+        raise ConstraintError(str(error)) from error
 
 
 _HINTS: dict[Any, str] = {
@@ -95,28 +106,18 @@ def _type_plan(output_type: Any) -> Plan:
 
 def string_plan(schema: Any) -> Plan:
     """The plan of the strings that meet a schema, without quotes."""
-    return Plan(
-        key=("text", json.dumps(schema, ensure_ascii=False)),
-        table=partial(string_table, schema),
-        grammar=partial(grammars.of_text, schema),
-        parse=str,
-    )
+    key = ("text", json.dumps(schema, ensure_ascii=False))
+    return _plan(key, partial(string_table, schema), partial(string_grammar, schema), str)
 
 
 def _json_plan(asked: JsonSchema, parse: Callable[[str], Any]) -> Plan:
     key = ("json", asked.schema, asked.closed, asked.whitespace, asked.ecma and "attern" in asked.schema)
-    table, grammar = partial(_json_table, asked), partial(_json_grammar, asked)
-    return Plan(key=key, table=table, grammar=grammar, parse=parse, schema=asked.schema)
+    made = _plan(key, partial(_of_schema, schema_table, asked), partial(_of_schema, schema_grammar, asked), parse)
+    return replace(made, schema=asked.schema)
 
 
-def _json_table(asked: JsonSchema) -> Table:
-    return schema_table(json.loads(asked.schema), closed=asked.closed, whitespace=asked.whitespace, ecma=asked.ecma)
-
-
-def _json_grammar(asked: JsonSchema) -> str:
-    return grammars.of_schema(
-        json.loads(asked.schema), closed=asked.closed, whitespace=asked.whitespace, ecma=asked.ecma
-    )
+def _of_schema(make: Callable[..., T], asked: JsonSchema) -> T:
+    return make(json.loads(asked.schema), closed=asked.closed, whitespace=asked.whitespace, ecma=asked.ecma)
 
 
 def _pattern_of(output_type: Any) -> str:
@@ -135,3 +136,66 @@ def _pattern_of(output_type: Any) -> str:
 
 
 _FLAGS = {"a": re.ASCII, "i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}
+
+
+def _as_own(output_type: Any) -> Any:
+    """An output type, or gen's own with the same meaning instead of one of Outlines 1, which is not imported.
+
+    Raises:
+        ConstraintError: gen has nothing like it.
+    """
+    kind = type(output_type)
+    if not any(base.__module__ == _OUTLINES for base in kind.__mro__):
+        return output_type
+    if kind.__name__ == "JsonSchema":
+        if output_type.whitespace_pattern is not None:
+            raise ConstraintError(
+                f"{show(output_type)}: gen writes whitespace as json.dumps does, and takes no whitespace_pattern; take "
+                "gen.json_schema(schema, whitespace=...)."
+            )
+        return json_schema(output_type.schema)
+    if kind.__name__ == "Choice":
+        return choice(output_type.items)
+    if kind.__name__ == "CFG":
+        return grammar(output_type.definition)
+    return regex(sys.modules[_OUTLINES].to_regex(output_type))
+
+
+def of_key(key: Any) -> Tree | Calls:
+    """The tree of the output type with this key, a plain value, which may have lists in the place of tuples.
+
+    The type has the same texts on the same engine as the one whose key it is; its values are plain. Example:
+    gen.sequence("n = ", int) has the key ("sequence", ("word", "n = "), ("json", '{"type": "integer"}', True, "line",
+    False)).
+
+    Raises:
+        ArgumentError: it is no key.
+    """
+    try:
+        if key[0] == "calls":
+            tree = _tree(key[1])
+            return Calls(tree, tree)
+        return _tree(key)
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise ArgumentError(f"{show(key)} is the form of no output type.") from error
+
+
+def _tree(key: Any) -> Tree:
+    kind, *parts = key
+    if kind == "word":
+        return Word(parts[0])
+    if kind == "sequence":
+        return Sequence(tuple(map(_tree, parts)))
+    if kind == "either":
+        return Either(tuple(map(_tree, parts)))
+    if kind == "repeat":
+        part, separator, least, most = parts
+        return Repeat(_tree(part), separator, least, most)
+    if kind == "text":
+        return string_plan(json.loads(parts[0]))
+    if kind == "any text":
+        return read_plan(Text(tuple(parts[0]), parts[1]))
+    if kind == "choice":
+        return read_plan(Choice({text: text for text in parts}))
+    kinds = {"json": JsonSchema, "regex": Regex, "grammar": Grammar}
+    return read_plan(kinds[kind](*parts))

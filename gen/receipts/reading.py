@@ -9,7 +9,7 @@ from gen.completions import Receipt
 from gen.constraints.compiling import carry_out
 from gen.constraints.composing.thoughts import thought_automaton
 from gen.constraints.constraint import Constraint
-from gen.constraints.keys import of_key
+from gen.constraints.plans import of_key
 from gen.constraints.tables.vocabulary import vocabulary_of
 from gen.errors import ArgumentError, GenError, show
 from gen.models.base import Model

@@ -6,7 +6,7 @@ In JSON, a character that must be escaped is written as json.dumps escapes it: "
 
 import json as json_text
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from re import _constants as op  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
@@ -20,6 +20,30 @@ _STARTS = (op.AT_BEGINNING, op.AT_BEGINNING_STRING)
 _ENDS = (op.AT_END, op.AT_END_STRING)
 _TEXT: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
 _ESCAPED: Ranges = ((0, 31), (34, 34), (92, 92))  # in JSON strings
+ONE_TERMINAL = "start: T\nT: "  # begins a grammar that has the name "regex"
+
+
+def choice_grammar(texts: Iterable[str]) -> str:
+    """One of the texts, as a pattern: llguidance takes few alternatives in a rule, and many in a pattern."""
+    return grammar_of(terminal_of("|".join(literal(text) or "(?:)" for text in texts)))
+
+
+def regex_grammar(pattern: str) -> str:
+    """Texts that a pattern matches as a whole. Raises Unsupported, TooLarge."""
+    return grammar_of(terminal(conditions(pattern, search=False, json=False)))
+
+
+def text_grammar(without: Sequence[str], most: int | None) -> str:
+    """All texts without these strings, of at most this many characters."""
+    anything = lengths(0, None, json=False)
+    named = "|".join(map(literal, without))
+    less = f" & ~{terminal_of(f'{anything}(?:{named}){anything}')}" if without else ""
+    return grammar_of(terminal_of(lengths(0, most, json=False)) + less)
+
+
+def grammar_of(written: str) -> str:
+    """A grammar of llguidance's whose texts are those of one terminal."""
+    return json_text.dumps({"grammars": [{"name": "regex", "lark_grammar": f"{ONE_TERMINAL}{written}"}]})
 
 
 class Conditions(NamedTuple):

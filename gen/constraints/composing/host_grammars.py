@@ -13,10 +13,10 @@ from typing import Any
 
 from gen.constraints.automata.arrays import Ints
 from gen.constraints.automata.limits import TooLarge
+from gen.constraints.automata.rust_syntax import ONE_TERMINAL
 from gen.constraints.composing.joining import joined_table, word_pieces
 from gen.constraints.composing.recognisers import HostRecogniser, Recogniser, TableRecogniser
 from gen.constraints.composing.trees import Plan, Tree, Word
-from gen.constraints.grammars import ONE_TERMINAL
 from gen.constraints.output_types import Either, Repeat, Sequence
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError

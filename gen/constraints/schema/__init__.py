@@ -6,14 +6,14 @@ from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.dfa import Table, table
 from gen.constraints.automata.limits import MOST_WORK, Budget, Empty, TooLarge, Unsupported
 from gen.constraints.automata.nfa import MOST_NODES, Nfa
+from gen.constraints.automata.rust_syntax import grammar_of
 from gen.constraints.automata.spelling import spell, utf8
 from gen.constraints.schema.parts import Part
-from gen.constraints.schema.writing import grammar
 from gen.constraints.schema.writing.automaton import AutomatonWriter
-from gen.constraints.schema.writing.grammar import GrammarWriter
+from gen.constraints.schema.writing.grammar import GrammarWriter, string_terminal
 from gen.constraints.schema.writing.writer import LAYOUTS, Place, Writer
 
-__all__ = ["Whitespace", "schema_grammar", "schema_table", "string_table", "string_terminal"]
+__all__ = ["Whitespace", "schema_grammar", "schema_table", "string_grammar", "string_table"]
 
 Whitespace = Literal["line", "compact", "indent"]
 _GRAMMAR_WORK = 5 * MOST_WORK
@@ -76,9 +76,10 @@ def string_table(schema: Any) -> Table:
     return table(determinise(nfa, start, end, budget=budget))
 
 
-def string_terminal(schema: Any) -> str:
-    """The same as `string_table`, as a terminal of llguidance's Lark."""
-    return grammar.string_terminal(_string_parts(GrammarWriter(schema, True, LAYOUTS["line"], Budget()), schema))
+def string_grammar(schema: Any) -> str:
+    """The same as `string_table`, as a grammar of one terminal for llguidance."""
+    parts = _string_parts(GrammarWriter(schema, True, LAYOUTS["line"], Budget()), schema)
+    return grammar_of(string_terminal(parts))
 
 
 def _string_parts(writer: Writer, schema: Any) -> list[Part]:
