@@ -1,6 +1,7 @@
 """A compiled output type: which texts it allows, which engine enforces it, and which value a text stands for."""
 
 from collections.abc import Hashable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
 
@@ -128,7 +129,6 @@ class Constraint:
         return self
 
     def __deepcopy__(self, memo: object) -> Self:
-        """As above."""
         return self
 
     def __reduce__(self) -> NoReturn:
@@ -169,27 +169,30 @@ def _data(text: str | bytes) -> bytes:
 
 
 class DeviceWalker:
-    """See `Walker`: walks the automaton."""
+    """A `Walker` of an automaton.
 
-    def __init__(self, automaton: "TokenAutomaton", state: int = 1) -> None:
-        self._automaton, self._state = automaton, state
+    Attributes:
+        state: the automaton's.
+    """
+
+    def __init__(self, automaton: "TokenAutomaton") -> None:
+        self._automaton, self.state = automaton, automaton.start
 
     @property
     def complete(self) -> bool:
-        return self._automaton.is_complete(self._state)
+        return self._automaton.is_complete(self.state)
 
     def push(self, token_id: int) -> bool:
-        self._state = self._automaton.next_state(self._state, token_id)
-        return self._state != 0
+        self.state = self._automaton.next_state(self.state, token_id)
+        return self.state != 0
 
     def short(self, left: int, ahead: int) -> bool:
-        if left > 1 and left > self._automaton.most_after(self._state):
+        if left > 1 and left > self._automaton.most_after(self.state):
             return False
-        return ahead > 0 or left <= max(1, self._automaton.worst(self._state))
+        return ahead > 0 or left <= max(1, self._automaton.worst(self.state))
 
     def problem(self) -> str:
-        """See `Walker`: an automaton does not fail."""
-        return ""
+        return ""  # an automaton does not fail
 
     def copy(self) -> Self:
-        return type(self)(self._automaton, self._state)
+        return copy(self)

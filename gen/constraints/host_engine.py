@@ -121,7 +121,7 @@ def _on_a_large_stack(make: Callable[[], T]) -> T:
 
 
 class HostWalker:
-    """See `gen.constraints.constraint.Walker`."""
+    """A `gen.constraints.constraint.Walker` of llguidance's."""
 
     def __init__(self, matcher: "LLMatcher", renew: Callable[[], None]) -> None:
         self._matcher, self._renew = matcher, renew
@@ -135,8 +135,7 @@ class HostWalker:
         return self._matcher.try_consume_tokens([token_id]) == 1 or self._matcher.is_error()
 
     def short(self, left: int, ahead: int) -> bool:
-        """See `gen.constraints.constraint.Walker`: no limit changes a token."""
-        return left <= 1
+        return left <= 1  # no limit changes a token
 
     def problem(self) -> str:
         if not self._matcher.is_error():

@@ -30,9 +30,10 @@ class _Annotation:
         made = handler(schema)
         asked = self._of_strings() if schema["type"] == "str" else {}
         if not asked:
+            name = re.sub("(?<=.)(?=[A-Z])", "_", type(self).__name__).lower()
             return {
                 **made,
-                REFUSED: f"gen.{_NAMES[type(self).__name__]} cannot stand in Annotated; give it as it is. "
+                REFUSED: f"gen.{name} cannot stand in Annotated; give it as it is. "
                 "Annotated[str, X] takes gen.regex, gen.text and a gen.choice of strings",
             }
         return {**made, "allOf": [asked]} if made.keys() & asked.keys() else {**made, **asked}
@@ -40,18 +41,6 @@ class _Annotation:
     def _of_strings(self) -> dict[str, Any]:
         """A JSON Schema of the strings that are its texts; {} if the type cannot limit a str."""
         return {}
-
-
-_NAMES = {
-    "Regex": "regex",
-    "Choice": "choice",
-    "JsonSchema": "json_schema",
-    "Grammar": "grammar",
-    "Text": "text",
-    "Sequence": "sequence",
-    "Either": "either",
-    "Repeat": "repeat",
-}
 
 
 @dataclass(frozen=True)

@@ -288,17 +288,14 @@ class ByteDetokenizer:
         self._pending = b""  # the first bytes of an unfinished character
 
     def push(self, *token_ids: int) -> str:
-        """See `Detokenizer.push`."""
         data = self._pending + b"".join(self._tokens[token_id] for token_id in token_ids)
         piece, used = codecs.utf_8_decode(data, "replace", False)
         self._pending = data[used:]
         return piece
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """See `Detokenizer.decode`."""
         return b"".join(self._tokens[token_id] for token_id in token_ids).decode(errors="replace")
 
     def flush(self) -> str:
-        """See `Detokenizer.flush`."""
         piece, self._pending = self._pending.decode(errors="replace"), b""
         return piece

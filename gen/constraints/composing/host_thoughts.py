@@ -90,7 +90,6 @@ class HostThoughtWalker(ThoughtWalker):
         return "" if self.matcher is None else self._grammar.walker(self.matcher).problem()
 
     def copy(self) -> Self:
-        other = type(self)(self._automaton, self._most, self._room, self._grammar)
-        other.state, other._made, other.begins, other.cut = self.state, self._made, self.begins, self.cut
+        other = super().copy()
         other.matcher = None if self.matcher is None else self.matcher.deep_copy()
         return other

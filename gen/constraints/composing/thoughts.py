@@ -8,7 +8,6 @@ replaced by one from which only the tokens of the closing mark may come, in the 
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ import torch
 from gen.constraints.automata.arrays import Ints, moved
 from gen.constraints.automata.dfa import Dfa, Table, table
 from gen.constraints.composing.joining import word_pieces
-from gen.constraints.constraint import Constraint
+from gen.constraints.constraint import Constraint, DeviceWalker
 from gen.constraints.tables.device_rows import KINDS, Placed
 from gen.constraints.tables.guesses import Guess
 from gen.constraints.tables.token_automaton import Found, TokenAutomaton
@@ -237,7 +236,6 @@ class _Writer:
         return Found(table(Dfa(edges, final)), needed, groups, examples)
 
     def jumps(self, states: int) -> Ints:
-        """See `ThoughtAutomaton`."""
         near, bound = np.arange(states + 1, dtype=np.int32), np.arange(states + 1, dtype=np.int32)
         number, lead = self.number, self._lead
         near[number["line"]] = bound[number["line"]] = bound[number["init"]] = number[f"closing {lead}"]
@@ -302,8 +300,8 @@ class _Writer:
             self._after[number["gap"], _BREAK] = number["gap"]
 
 
-class ThoughtWalker:
-    """Follows one text on the host, its thought and its answer; see `gen.constraints.constraint.Walker`.
+class ThoughtWalker(DeviceWalker):
+    """Follows one text on the host, its thought and its answer; its state is that before the bound is looked at.
 
     Args:
         most: how many tokens a thought has at most.
@@ -311,18 +309,15 @@ class ThoughtWalker:
 
     Attributes:
         begins: how many tokens came before the answer, as far as it is known.
-        state: the automaton's, before the bound is looked at.
         cut: whether the bound has ended the thought.
     """
 
-    def __init__(self, automaton: ThoughtAutomaton, most: int, room: int | None) -> None:
-        self._automaton, self._most, self._room = automaton, most, room
-        self.state, self._made = automaton.start, 0
-        self.begins, self.cut = 0, False
+    _automaton: ThoughtAutomaton
 
-    @property
-    def complete(self) -> bool:
-        return self._automaton.is_complete(self.state)
+    def __init__(self, automaton: ThoughtAutomaton, most: int, room: int | None) -> None:
+        super().__init__(automaton)
+        self._most, self._room, self._made = most, room, 0
+        self.begins, self.cut = 0, False
 
     @property
     def full(self) -> bool:
@@ -350,17 +345,7 @@ class ThoughtWalker:
             return False
         if self._room is not None:
             left = min(left, self._room - ahead - (0 if self._thinks else self._made - self.begins))
-        if left > 1 and left > self._automaton.most_after(self.state):
-            return False
-        return ahead > 0 or left <= max(1, self._automaton.worst(self.state))
-
-    def problem(self) -> str:
-        return ""
-
-    def copy(self) -> Self:
-        other = type(self)(self._automaton, self._most, self._room)
-        other.state, other._made, other.begins, other.cut = self.state, self._made, self.begins, self.cut
-        return other
+        return super().short(left, ahead)
 
 
 def _spelled(text: str, vocabulary: Vocabulary) -> bytes:

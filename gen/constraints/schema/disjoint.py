@@ -8,7 +8,7 @@ from gen.constraints.automata.limits import Unsupported
 from gen.constraints.automata.texts import both
 from gen.constraints.schema.parts import Part
 from gen.constraints.schema.values import PartsOf, meets
-from gen.constraints.schema.views import Patterns, item_schemas, perhaps_texts, property_schemas, string_texts
+from gen.constraints.schema.views import Patterns, item_schemas, property_schemas, string_texts
 
 _DEEP = 3  # levels of properties
 _FIRST_ITEMS = 4
@@ -54,10 +54,8 @@ class Disjoint:
         if name == "string":
             if _lengths_apart(written.min_length, written.max_length, other.min_length, other.max_length):
                 return True
-            texts, perhaps = (
-                string_texts(written, self._patterns, "oneOf"),
-                perhaps_texts(other, self._patterns, "oneOf"),
-            )
+            texts = string_texts(written, self._patterns, "oneOf")
+            perhaps = string_texts(other, self._patterns, "oneOf", certain=False)
             return both(texts, perhaps, self._patterns.budget) is None
         if name == "array":
             if _lengths_apart(written.min_items, written.max_items, other.min_items, other.max_items):

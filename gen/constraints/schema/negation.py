@@ -75,42 +75,41 @@ _NUMBERS = frozenset(("integer", "number"))
 
 def _opposite(word: str, own: Part, path: str, references: References) -> list[Part]:
     """The ways not to meet one plain keyword."""
-    strings, arrays, objects, numbers = _STRING, _ARRAY, _OBJECT, _NUMBERS
     if word == "type":
         return [Part(types=EVERY_TYPE - own.types)]  # the opposite of integers has the other numbers
     if word == "required":
-        return [Part(types=objects, absent=frozenset((name,))) for name in own.required]
+        return [Part(types=_OBJECT, absent=frozenset((name,))) for name in own.required]
     if word in ("properties", "patternProperties", "additionalProperties"):
         return _other_properties(word, own.properties[0], references)
     if word == "propertyNames":
-        return [Part(types=objects, some=(Some(names=references.opposite(name), value=True),)) for name in own.names]
+        return [Part(types=_OBJECT, some=(Some(names=references.opposite(name), value=True),)) for name in own.names]
     if word in ("items", "prefixItems", "additionalItems"):
         return _other_items(word, own.items, path, references)
     if word == "pattern":
-        return [Part(types=strings, unmatched=own.patterns)]
+        return [Part(types=_STRING, unmatched=own.patterns)]
     if word == "minLength":
-        return [Part(types=strings, max_length=own.min_length - 1)] if own.min_length else []
+        return [Part(types=_STRING, max_length=own.min_length - 1)] if own.min_length else []
     if word == "maxLength" and own.max_length is not None:
-        return [Part(types=strings, min_length=own.max_length + 1)]
+        return [Part(types=_STRING, min_length=own.max_length + 1)]
     if word == "minItems":
-        return [Part(types=arrays, max_items=own.min_items - 1)] if own.min_items else []
+        return [Part(types=_ARRAY, max_items=own.min_items - 1)] if own.min_items else []
     if word == "maxItems" and own.max_items is not None:
-        return [Part(types=arrays, min_items=own.max_items + 1)]
+        return [Part(types=_ARRAY, min_items=own.max_items + 1)]
     if word == "contains":
         [contains] = own.contains
         if contains.least == 1 and contains.most is None:
-            return [Part(types=arrays, items=(Items(rest=references.opposite(contains.schema)),))]
+            return [Part(types=_ARRAY, items=(Items(rest=references.opposite(contains.schema)),))]
         others = [replace(contains, least=0, most=contains.least - 1)] * bool(contains.least)
         others += [] if contains.most is None else [replace(contains, least=contains.most + 1, most=None)]
-        return [Part(types=arrays, contains=(one,)) for one in others]
+        return [Part(types=_ARRAY, contains=(one,)) for one in others]
     if word == "minProperties":
-        return [Part(types=objects, max_properties=own.min_properties - 1)] if own.min_properties else []
+        return [Part(types=_OBJECT, max_properties=own.min_properties - 1)] if own.min_properties else []
     if word == "maxProperties" and own.max_properties is not None:
-        return [Part(types=objects, min_properties=own.max_properties + 1)]
+        return [Part(types=_OBJECT, min_properties=own.max_properties + 1)]
     if word in ("minimum", "exclusiveMinimum") and own.low is not None:
-        return [Part(types=numbers, high=(own.low[0], not own.low[1]))]
+        return [Part(types=_NUMBERS, high=(own.low[0], not own.low[1]))]
     if word in ("maximum", "exclusiveMaximum") and own.high is not None:
-        return [Part(types=numbers, low=(own.high[0], not own.high[1]))]
+        return [Part(types=_NUMBERS, low=(own.high[0], not own.high[1]))]
     if word == "multipleOf" and own.multiples[0].denominator == 1 and own.multiples[0] > 0:
         return [Part(types=frozenset(("number",))), Part(types=frozenset(("integer",)), no_multiples=own.multiples)]
     raise Unsupported(f"the opposite of {word} at {path}")

@@ -120,10 +120,6 @@ def _together(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(one + other))
 
 
-def _least(one: Any, other: Any) -> Any:
-    return min(one, other)
-
-
 def _common(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
     known = {identity(value) for value in other}
     return tuple(value for value in one if identity(value) in known)
@@ -150,7 +146,7 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "low": max,
     "high": lambda one, other: min(one, other, key=lambda bound: (bound[0], not bound[1])),
     **dict.fromkeys(("min_length", "min_items", "min_properties", "unique"), max),
-    **dict.fromkeys(("max_length", "max_items", "max_properties"), _least),
+    **dict.fromkeys(("max_length", "max_items", "max_properties"), min),
     **dict.fromkeys(("multiples", "no_multiples", "patterns", "unmatched", "formats", "items", "required"), _together),
     **dict.fromkeys(("properties", "refused"), _together),
     "contains": _counted,

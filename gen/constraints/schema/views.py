@@ -88,25 +88,19 @@ def simple(schemas: list[Any]) -> tuple[Any, ...]:
     return tuple(out)
 
 
-def string_texts(part: Part, patterns: Patterns, path: str) -> Dfa | None:
-    """The strings of the part's formats, patterns, lengths and values that it does not exclude, or None."""
+def string_texts(part: Part, patterns: Patterns, path: str, *, certain: bool = True) -> Dfa | None:
+    """The strings that meet a part in every reading, or (not `certain`) in any, where formats check nothing; None if
+    there is none.
+    """
     texts: Dfa | None = ANY
-    for one in [format_texts(name) for name in part.formats] + [patterns.texts(one, path) for one in part.patterns]:
-        texts = one if texts is ANY else texts if one is ANY else both(texts, one, patterns.budget)
+    for one in [format_texts(name) for name in part.formats] if certain else ():
+        texts = both(texts, one, patterns.budget)
+    for pattern in part.patterns:
+        texts = both(texts, patterns.texts(pattern, path, certain=certain), patterns.budget)
     for pattern in part.unmatched:
-        texts = both(texts, patterns.texts(pattern, path, certain=False), patterns.budget, without=True)
+        texts = both(texts, patterns.texts(pattern, path, certain=not certain), patterns.budget, without=True)
     if part.excluded:
         texts = both(texts, listed(sorted(part.excluded)), patterns.budget, without=True)
     if part.values is not None:
         texts = both(texts, listed(one for one in part.values if isinstance(one, str)), patterns.budget)
-    return of_length(texts, part.min_length, part.max_length)
-
-
-def perhaps_texts(part: Part, patterns: Patterns, path: str) -> Dfa | None:
-    """The strings that meet the part in some reading: the widest of its patterns; formats check nothing."""
-    texts: Dfa | None = ANY
-    for pattern in part.patterns:
-        texts = both(texts, patterns.texts(pattern, path, certain=False), patterns.budget)
-    for pattern in part.unmatched:
-        texts = both(texts, patterns.texts(pattern, path), patterns.budget, without=True)
     return of_length(texts, part.min_length, part.max_length)

@@ -32,8 +32,6 @@ _LEVELS = 100
 
 
 class GrammarWriter(Writer):
-    """See `Writer`."""
-
     nfa: Network
 
     def __init__(self, root: Any, closed: bool, layout: Layout, budget: Budget, ecma: bool = False) -> None:
