@@ -74,7 +74,11 @@ class Constraint:
     tree: "Tree | Calls" = field(repr=False)
 
     def accepts(self, text: str | bytes) -> bool:
-        """Whether a text is a full match. Bytes show special tokens, which a str does not; see `written`."""
+        """Whether a text is a full match. Bytes show special tokens, which a str does not; see `written`.
+
+        Raises:
+            ConstraintError: on the host engine, where llguidance cannot follow the text.
+        """
         return self.matched(text) is not None
 
     def matched(self, text: str | bytes) -> Any:

@@ -90,7 +90,11 @@ class Grammar:
         return HostWalker(self.matcher() if matcher is None else matcher, self.renew)
 
     def accepts(self, text: bytes) -> bool:
-        """Whether a text is a full match that the vocabulary's tokens can spell."""
+        """Whether a text is a full match that the vocabulary's tokens can spell.
+
+        Raises:
+            ConstraintError: llguidance cannot follow it.
+        """
         matcher = self._after(text)
         return matcher is not None and matcher.is_accepting()
 
@@ -100,9 +104,17 @@ class Grammar:
         return matcher is not None and is_complete(matcher)
 
     def _after(self, text: bytes) -> "LLMatcher | None":
-        """A matcher at the end of a text; None if it cannot get there."""
+        """A matcher at the end of a text; None if it cannot get there. Raises ConstraintError if llguidance fails."""
         token_ids, matcher = self._bytes.spell(text), self.matcher()
-        return matcher if token_ids is not None and matcher.consume_tokens(token_ids) else None
+        if token_ids is None:
+            return None
+        taken = matcher.try_consume_tokens(token_ids)
+        while taken < len(token_ids) and take(matcher, token_ids[taken]):
+            if problem := problem_of(matcher):
+                self.renew()
+                raise ConstraintError(f"{problem}. Take a simpler output type.")
+            taken += 1 + matcher.try_consume_tokens(token_ids[taken + 1 :])
+        return matcher if taken == len(token_ids) else None
 
 
 def _on_a_large_stack(make: Callable[[], T]) -> T:
@@ -131,8 +143,7 @@ class HostWalker:
         return is_complete(self._matcher)
 
     def push(self, token_id: int) -> bool:
-        # if the matcher itself fails, `problem` says so when nothing can follow
-        return self._matcher.try_consume_tokens([token_id]) == 1 or self._matcher.is_error()
+        return take(self._matcher, token_id)
 
     def short(self, left: int, ahead: int) -> bool:
         return left <= 1  # no limit changes a token
@@ -147,6 +158,17 @@ class HostWalker:
 
     def copy(self) -> Self:
         return type(self)(self._matcher.deep_copy(), self._renew)
+
+
+def take(matcher: "LLMatcher", token_id: int) -> bool:
+    """Let a matcher take a token; returns whether it may come. If the matcher itself fails, `problem_of` says so later.
+
+    A lexer without fuel refuses tokens in silence. A mask gives it new fuel, and fails where that is not enough.
+    """
+    if matcher.try_consume_tokens([token_id]) == 1 or matcher.is_error():
+        return True
+    matcher.compute_bitmask()
+    return matcher.is_error() or matcher.try_consume_tokens([token_id]) == 1
 
 
 def is_complete(matcher: "LLMatcher") -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.constraints.host_walks import walk
+from gen.constraints import host_engine
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.automata.regexes import regex_table
 from gen.constraints.automata.rust_syntax import choice_grammar, regex_grammar
@@ -373,6 +374,19 @@ def test_the_lexer_has_room_for_patterns_of_many_words() -> None:
     for count in (1, 25, 50, 51):
         text = json.dumps({"words": " ".join(["word"] * count)})
         assert grammar.accepts(text.encode()) == (count <= 50), count
+
+
+def test_a_lexer_without_room_is_an_error_and_refuses_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_engine, "_FUEL", 200_000)  # llguidance's own
+    words = {"type": "string", "maxLength": 500, "pattern": r"^(?:\S+\s+){0,49}\S+$"}
+    schema = {"type": "object", "properties": {"words": words, "next": {"$ref": "#"}}}
+    grammar = Grammar(schema_grammar(schema, closed=True, whitespace="line"), VOCABULARY)
+    text = json.dumps({"words": " ".join(["word"] * 50)}).encode()
+    with pytest.raises(ConstraintError, match="llguidance: lexer error"):
+        grammar.accepts(text)
+    walker = grammar.walker()
+    assert all(walker.push(byte) for byte in text)
+    assert "llguidance: lexer error" in walker.problem()
 
 
 def test_what_must_come_is_spelled_once_for_all_texts(monkeypatch: pytest.MonkeyPatch) -> None:

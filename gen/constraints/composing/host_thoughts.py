@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gen.constraints.composing.thoughts import ThoughtAutomaton, ThoughtWalker
-from gen.constraints.host_engine import Grammar, is_complete
+from gen.constraints.host_engine import Grammar, is_complete, take
 from gen.constraints.tables.token_automaton import TokenAutomaton
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class HostThoughtWalker(ThoughtWalker):
         matcher = self.matcher
         if matcher is None:
             return False
-        if matcher.try_consume_tokens([token_id]) == 1 or matcher.is_error():
+        if take(matcher, token_id):
             return True
         if self.state:
             self.matcher = None
