@@ -40,11 +40,13 @@ class ToolCallDelta:
         number: which of the text's calls it is, from 0.
         name: the tool's name, in the first delta of a call; None in the others.
         arguments: a piece of the text of the arguments' JSON.
+        id: the call's id, in the first delta, if the form is Kimi's.
     """
 
     number: int
     name: str | None = None
     arguments: str = ""
+    id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

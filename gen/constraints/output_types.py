@@ -8,10 +8,13 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_origin
 
 from gen.arguments import check_flag, check_text, read_whole
 from gen.errors import ConstraintError, show
+
+if TYPE_CHECKING:
+    from gen.constraints.schema.writing.writer import Layout
 
 Whitespace = Literal["line", "compact", "indent"]
 
@@ -72,7 +75,7 @@ class JsonSchema(_Annotation):
 
     schema: str
     closed: bool
-    whitespace: Whitespace
+    whitespace: "Whitespace | Layout"
     ecma: bool = True
 
 

@@ -32,6 +32,7 @@ from gen.constraints.output_types import (
     regex,
 )
 from gen.constraints.schema import schema_grammar, schema_table, string_grammar, string_table
+from gen.constraints.schema.writing.writer import Layout
 from gen.errors import ArgumentError, ConstraintError, show
 from gen.tools.calls import ToolCallsType
 
@@ -46,6 +47,8 @@ def read_plan(output_type: Any) -> Plan:
         ConstraintError: it is no output type.
     """
     output_type = _as_own(output_type)
+    if isinstance(output_type, Plan):
+        return output_type
     if output_type is None:
         raise ConstraintError("None asks for no output type; type(None) is that of null.")
     if isinstance(output_type, Grammar):
@@ -118,6 +121,25 @@ def _json_plan(asked: JsonSchema, parse: Callable[[str], Any]) -> Plan:
 
 def _of_schema(make: Callable[..., T], asked: JsonSchema) -> T:
     return make(json.loads(asked.schema), closed=asked.closed, whitespace=asked.whitespace, ecma=asked.ecma)
+
+
+def laid_out(output_type: Any, layout: Layout, in_json: Callable[[str], str] = str) -> Plan:
+    """The plan of a type of JSON objects that are written in another layout.
+
+    Args:
+        in_json: gives a text of the layout as JSON.
+    Raises:
+        ConstraintError: it is no output type.
+    """
+    plan, own = read_plan(output_type), isinstance(output_type, JsonSchema)
+    assert plan.schema is not None  # it is that of JSON objects; tells mypy
+    asked = JsonSchema(plan.schema, True, layout, ecma=own)
+    made = _json_plan(asked, partial(_parse_in_json, plan.parse, in_json))
+    return replace(made, schema=None)
+
+
+def _parse_in_json(parse: Callable[[str], Any], in_json: Callable[[str], str], text: str) -> Any:
+    return parse(in_json(text))
 
 
 def _pattern_of(output_type: Any) -> str:

@@ -118,7 +118,7 @@ def calls_of(new: StreamEvent, prefix: str = "call_") -> list[Call]:
     calls: list[Call] = []
     for delta in new.tool_calls:
         if delta.name is not None:
-            calls.append(Call(new_id(prefix), delta.name))
+            calls.append(Call(delta.id or new_id(prefix), delta.name))
         calls[delta.number].arguments += delta.arguments
     return calls
 

@@ -81,7 +81,18 @@ class ToolCallsType:
         return None if self.parallel and self.choice in ("auto", "required") else 1
 
 
-FORMATS = ("hermes", "llama3", "mistral", "gpt-oss")
+FORMATS = (
+    "hermes",
+    "llama3",
+    "mistral",
+    "gpt-oss",
+    "qwen3-coder",
+    "deepseek",
+    "glm",
+    "kimi",
+    "minimax",
+    "pythonic",
+)  # each is written in a file of gen/tools/forms
 
 
 def tool_calls(
@@ -101,8 +112,9 @@ def tool_calls(
         choice: "auto": a text, or calls, perhaps after a text; "required": only calls; "none": only a text; or the
             name of a tool, which is called once.
         parallel: whether there may be several calls. Llama 3 and gpt-oss write one.
-        format: "hermes" (also Qwen's), "llama3", "mistral" or "gpt-oss"; None: the chat template's, or "hermes" if
-            the template knows no tools.
+        format: "hermes" (also Qwen's), "llama3", "mistral", "gpt-oss", "qwen3-coder", "deepseek" (V3 and V3.1), "glm",
+            "kimi", "minimax" or "pythonic" (Llama 4, LFM2); None: the chat template's, or "hermes" if the template
+            knows no tools.
         answer: the output type of an answer, for "auto": then the text is either calls, or a text of this type, whose
             value is `ToolCalls.answer`. None for any text.
     Raises:

@@ -333,7 +333,7 @@ def test_a_tool_that_is_not_regular_goes_to_the_host_engine() -> None:
         ('{{ tools }}<|start_header_id|>"parameters": ', "llama3"),
         ("{{ tools }}<|channel|><|message|>", "gpt-oss"),
         ("{{ tools }}<function=", None),
-        ("{{ tools }}<tool_call><function=", None),
+        ("{{ tools }}<tool_call><function=", "qwen3-coder"),
     ],
 )
 def test_the_form_is_found_from_the_template(template: str, form: str | None) -> None:

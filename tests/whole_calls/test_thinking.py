@@ -3,31 +3,17 @@
 import random
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-import torch
-from pydantic import BaseModel, Field
-from torch import Tensor
 
 import gen
+from benchmarks.thoughts import FORMS, HARMONY, SPECIALS, TYPES, City, check, nudge, tiny
 from gen.samplers import beam_search, greedy, multinomial
 from gen.tokens.tokenizers import Tokenizer
-from tests.helpers import EOS, ScriptedModel, byte_tokenizer, tiny_model
+from tests.helpers import EOS, ScriptedModel, byte_tokenizer
 from virtual_gpus import no_host_sync, virtual_gpus
 
-TURNS = "{% for m in messages %}{% set c = m.content %}[{{ m.role }}]"
-TAGGED = TURNS + "{{ c.split('</think>')[-1] }}{% endfor %}[assistant]{# '<think>\\n' + '\\n</think>\\n\\n' #}"
-SWITCH = "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
-HARMONY = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>"]
-FORMS = {
-    "Qwen3": TAGGED + SWITCH,
-    "DeepSeek-R1": TAGGED + "{{ '<think>\\n' }}",
-    "Mistral": TURNS + "{{ c }}{% endfor %}[assistant]{# [THINK] [/THINK] #}",
-    "gpt-oss": TURNS + "<|message|>{{ c }}{% endfor %}<|start|>assistant{# <|channel|> #}",
-    "SmolLM3": TAGGED.replace("'\\n</think>\\n\\n'", "'<think>\\n\\n</think>\\n'") + SWITCH,
-}
-SPECIALS = {"Mistral": ["[THINK]", "[/THINK]"], "gpt-oss": HARMONY}
 WRITTEN = {
     "Qwen3": "<think>\nHm.\n</think>\n\n",
     "DeepSeek-R1": "Hm.\n</think>\n\n",
@@ -36,21 +22,6 @@ WRITTEN = {
     "SmolLM3": "<think>\nHm.</think>\n",
 }
 ENDINGS = {"Qwen3": "\n</think>\n\n", "DeepSeek-R1": "\n</think>\n\n", "Mistral": "[/THINK]", "SmolLM3": "\n</think>\n"}
-
-
-class City(BaseModel):
-    name: str = Field(max_length=8)
-    large: bool
-
-
-TYPES: list[tuple[Any, str]] = [
-    (City, '{"name": "Rome", "large": true}'),
-    (Literal["Rome", "Oslo"], "Oslo"),
-    (gen.choice(["yes", "no"]), "no"),
-    (int, "7"),
-    (gen.sequence("<b>", gen.regex("[a-z]+"), "</b>"), "<b>hm</b>"),
-    (gen.regex("[<a-z>]{2,9}"), "<thin"),
-]
 
 
 def with_template(model: Any, form: str) -> Any:
@@ -118,85 +89,10 @@ def test_a_model_may_leave_out_its_thought_unless_it_must_think(form: str) -> No
         assert made.reasoning_tokens > 2
 
 
-def tiny(form: str, *, device: str = "cpu") -> Any:
-    tokenizer = byte_tokenizer(specials=SPECIALS.get(form, []))
-    tokenizer.chat_template = FORMS[form]
-    own = tiny_model(vocab_size=270, max_position_embeddings=1024)
-    own.generation_config.eos_token_id = EOS
-    return gen.from_transformers(own.to(device), tokenizer)
-
-
-def nudge(form: str, model: Any, *, ends: bool) -> Any:
-    """A processor that lets a random model write the marks of thoughts, at places that depend on its tokens alone.
-
-    It bans the bytes that no UTF-8 has, and unless the text `ends` the eos token, as a type does within a thought.
-    """
-    marks = ["<think>", "</think>"] if form not in SPECIALS else []
-    if form == "Mistral":
-        marks = ["[THINK]", "[/THINK]"]
-    if form == "gpt-oss":
-        marks = ["<|channel|>analysis<|message|>", "<|end|><|start|>assistant", "<|channel|>final<|message|>"]
-    spelled = [model.tokenizer.encode_plain(mark) for mark in marks]
-
-    def processor(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-        logits = logits.clone()
-        logits[:, 0xF5:0x100] = -torch.inf
-        logits[:, [] if ends else [EOS]] = -torch.inf
-        for row, (line, length) in enumerate(zip(token_ids.tolist(), lengths.tolist(), strict=True)):
-            tail = line[:length]
-            begun = [
-                mark[n] for mark in spelled for n in range(1, len(mark)) if tail[-n:] == mark[:n] and len(mark) > n
-            ]
-            for token in begun:
-                logits[row, token] += 40
-            if sum(tail[-3:]) % 13 == 0:
-                logits[row, spelled[sum(tail[-5:]) % len(spelled)][0]] += 40
-        return logits
-
-    return processor
-
-
-def check(form: str, number: int) -> None:
-    """One random call: alone, in a batch and without a type."""
-    draws = random.Random(number)
-    model = tiny(form)
-    kind, _ = draws.choice(TYPES)
-    constraint = gen.compile(model, kind)
-    thinking = draws.choice([None, True, 1, 5, 16, 33, 80])
-    limit = draws.choice([None, constraint.least_tokens or 9, 40])
-    given: dict[str, Any] = {
-        "thinking": thinking,
-        "sampler": draws.choice([greedy(), multinomial(), multinomial(temperature=0.7)]),
-        "seed": draws.randrange(1000),
-        "details": True,
-        "chat": True,
-    }
-    typed = given | {"max_new_tokens": limit, "shorten": True, "logits_processors": [nudge(form, model, ends=True)]}
-    prompt = draws.choice(["x", "What is it?", "\u00e9t\u00e9 " * 9])
-    made = gen.generate(model, prompt, kind, **typed)
-    assert constraint.accepts(made.text)
-    assert made.engine == "device"
-    header = 7 if form == "gpt-oss" else 0
-    assert len(made.token_ids) - made.reasoning_tokens <= (limit or 2048) + header
-    if type(thinking) is int:
-        assert made.reasoning_tokens <= thinking + 40
-        assert made.reasoning_cut or made.reasoning_tokens <= thinking + 12
-    both = gen.generate(model, ["y", prompt, "z" * 30], kind, **typed)
-    assert (both[1].token_ids, both[1].text, both[1].reasoning) == (made.token_ids, made.text, made.reasoning)
-    free = gen.generate(model, prompt, **given, max_new_tokens=1, logits_processors=[nudge(form, model, ends=False)])
-    count = min(made.reasoning_tokens, free.reasoning_tokens)
-    if form == "gpt-oss":  # whose thoughts have no special token in them, and end before any other channel
-        begin = 2 + len("analysis")
-        count = next(
-            (at for at in range(begin, count) if free.token_ids[at] > 258 or given["sampler"] != greedy()), count
-        )
-    assert free.token_ids[:count] == made.token_ids[:count]
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_random_calls(form: str) -> None:
     for number in range(12):
-        check(form, number)
+        check(form, number, tiny(form))
 
 
 @pytest.mark.usefixtures("soon_worth_it")

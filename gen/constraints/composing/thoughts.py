@@ -77,6 +77,8 @@ class ThoughtAutomaton(TokenAutomaton):
         self.only: dict[int, int] = {}
         for state, spelled in writer.forced.items():
             token = self.guesses.first_token(spelled)
+            if token < 0 and spelled[0] >= _SPECIAL.start:
+                continue  # in the middle of a special token, where no text can be
             if token < 0:
                 raise ConstraintError(f"the vocabulary has no token that spells the beginning of {spelled!r}")
             self.only[state] = token

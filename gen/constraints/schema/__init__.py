@@ -1,5 +1,7 @@
 """The regular part of JSON Schema as automata: schemas are merged into parts, parts are written as texts."""
 
+import json
+from functools import lru_cache
 from typing import Any, Literal
 
 from gen.constraints.automata.determinising import determinise
@@ -9,11 +11,12 @@ from gen.constraints.automata.nfa import MOST_NODES, Nfa
 from gen.constraints.automata.rust_syntax import grammar_of
 from gen.constraints.automata.spelling import spell, utf8
 from gen.constraints.schema.parts import Part
+from gen.constraints.schema.views import property_schemas
 from gen.constraints.schema.writing.automaton import AutomatonWriter
 from gen.constraints.schema.writing.grammar import GrammarWriter, string_terminal
-from gen.constraints.schema.writing.writer import LAYOUTS, Place, Writer
+from gen.constraints.schema.writing.writer import LAYOUTS, Layout, Place, Writer, types_of
 
-__all__ = ["Whitespace", "schema_grammar", "schema_table", "string_grammar", "string_table"]
+__all__ = ["Whitespace", "property_types", "schema_grammar", "schema_table", "string_grammar", "string_table"]
 
 Whitespace = Literal["line", "compact", "indent"]
 _GRAMMAR_WORK = 5 * MOST_WORK
@@ -21,13 +24,14 @@ _DEPTHS = (4, 3, 2)  # how deep values of any type nest: the first that the stat
 _ROOM = 8_000  # states before determinising, for more than the last of these
 
 
-def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace, ecma: bool = True) -> Table:
+def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace | Layout, ecma: bool = True) -> Table:
     """The JSON texts of a schema's values, in UTF-8, properties in the order of the schema.
 
     Args:
         schema: a JSON schema as Python values.
         closed: objects have only the properties they list unless `additionalProperties` is written.
-        whitespace: as `json.dumps` writes it ("line"), without any ("compact"), or indented by two ("indent").
+        whitespace: as `json.dumps` writes it ("line"), without any ("compact"), or indented by two ("indent"); or a
+            layout of another form.
         ecma: whether its patterns must mean the same in ECMA 262; False for those of pydantic's schemas.
     Raises:
         Unsupported: an automaton cannot say one of the keywords; the message names it with its path.
@@ -35,7 +39,7 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace, ecma: boo
         Empty: no value meets the schema.
     """
     budget = Budget()
-    writer = AutomatonWriter(schema, closed, LAYOUTS[whitespace], budget, ecma)
+    writer = AutomatonWriter(schema, closed, _layout(whitespace), budget, ecma)
     for depth in _DEPTHS:
         budget.renew()
         try:
@@ -52,15 +56,36 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace, ecma: boo
     raise AssertionError("the last depth returns or raises")
 
 
-def schema_grammar(schema: Any, *, closed: bool, whitespace: Whitespace, ecma: bool = True) -> str:
+def schema_grammar(schema: Any, *, closed: bool, whitespace: Whitespace | Layout, ecma: bool = True) -> str:
     """The same as `schema_table`, in llguidance's Lark; values of any type nest to any depth unless indented."""
-    writer = GrammarWriter(schema, closed, LAYOUTS[whitespace], Budget(_GRAMMAR_WORK), ecma)
+    writer = GrammarWriter(schema, closed, _layout(whitespace), Budget(_GRAMMAR_WORK), ecma)
     try:
         return writer.grammar(schema, Place("#", _DEPTHS[0], 0))
     except Empty:
         raise writer.no_value() from None
     except RecursionError:
         raise TooLarge("a schema nested too deeply") from None
+
+
+def _layout(whitespace: Whitespace | Layout) -> Layout:
+    return whitespace if isinstance(whitespace, Layout) else LAYOUTS[whitespace]
+
+
+@lru_cache(1024)
+def property_types(schema: str, closed: bool, ecma: bool, name: str) -> frozenset[str]:
+    """The types that a property of an object may have.
+
+    Args:
+        schema: the JSON schema of the object, as a text.
+    """
+    root = json.loads(schema)
+    writer = AutomatonWriter(root, closed, LAYOUTS["line"], Budget(), ecma)
+    found: frozenset[str] = frozenset()
+    for part in writer.parts_of((root,), "#"):
+        schemas = property_schemas(part, name, writer.patterns, "#", closed=closed)
+        if "object" in part.types and schemas is not None:
+            found |= types_of(writer.parts_of(schemas, "#"))
+    return found
 
 
 def string_table(schema: Any) -> Table:

@@ -108,4 +108,4 @@ def _delta(delta: ToolCallDelta) -> dict[str, Any]:
     if delta.name is None:
         return {"index": delta.number, "function": {"arguments": delta.arguments}}
     function = {"name": delta.name, "arguments": delta.arguments}
-    return {"index": delta.number, "id": new_id("call_"), "type": "function", "function": function}
+    return {"index": delta.number, "id": delta.id or new_id("call_"), "type": "function", "function": function}

@@ -248,7 +248,9 @@ class MessageWriter:
             if delta.name is not None:
                 self._called = True
                 yield from self._end()
-                yield from self._begin("tool_use", {"id": new_id("toolu_"), "name": delta.name, "input": {}})
+                yield from self._begin(
+                    "tool_use", {"id": delta.id or new_id("toolu_"), "name": delta.name, "input": {}}
+                )
             if delta.arguments:
                 yield self._delta("input_json_delta", partial_json=delta.arguments)
 

@@ -53,7 +53,7 @@ class ResponseWriter:
                     {
                         "type": "function_call",
                         "id": new_id("fc_"),
-                        "call_id": new_id("call_"),
+                        "call_id": delta.id or new_id("call_"),
                         "name": delta.name,
                         "arguments": "",
                         "status": "in_progress",

@@ -8,7 +8,7 @@ from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.dfa import Dfa
 from gen.constraints.automata.limits import MOST_WORK_OF_A_CONSTANT, Budget, TooLarge
 from gen.constraints.automata.nfa import MOST_NODES, Mark, Nfa
-from gen.constraints.automata.spelling import json_content, spell
+from gen.constraints.automata.spelling import json_content, spell, utf8
 from gen.constraints.automata.texts import ANY, listed
 from gen.constraints.schema.parts import ANYTHING, Part
 from gen.constraints.schema.writing.numbers import part_numbers
@@ -60,7 +60,7 @@ class AutomatonWriter(Writer):
 
     def value(self, schemas: Sequence[Any], state: int, place: Place) -> int | None:
         """See `Writer`. Raises TooLarge for a schema that refers to itself."""
-        indented = place.level if self.layout.indent is not None else 0
+        indented = self.layout.kind(place.level)
         key = (tuple(map(id, schemas)), place.depth, indented)
         if key in self._copies:
             return self._copy(self._copies[key], state)
@@ -83,22 +83,25 @@ class AutomatonWriter(Writer):
     def text(self, state: int, text: str) -> int:
         return self.nfa.spell(state, text.encode())
 
-    def string(self, part: Part, state: int, path: str) -> int | None:
+    def string(self, part: Part, state: int, path: str, around: tuple[str, str] = ('"', '"')) -> int | None:
         texts = self.texts(part, path)
         if texts is None:
             return None
-        if texts is ANY:
-            return self.nfa.insert(_any_string(), state)
-        return self.text(spell(self.nfa, texts, self.text(state, '"'), json_content), '"')
+        before, behind = around
+        if texts is ANY and before == '"':
+            return self.text(self.nfa.insert(_any_string(), state), behind[1:])
+        content = json_content if before == '"' else utf8
+        return self.text(spell(self.nfa, texts, self.text(state, before), content), behind)
 
     def listed(self, values: Sequence[Any], state: int, place: Place) -> int:
-        texts = listed(self.layout.dumps(value, place.level) for value in values)
+        behind, _ = self.layout.of_value(place.level)
+        texts = listed(self.layout.dumps(value, place.level) + behind.encode() for value in values)
         assert texts is not None  # there is a value; tells mypy
         return self.nfa.insert(texts, self.nfa.after(state))
 
-    def number(self, part: Part, whole: bool, state: int) -> int | None:
+    def number(self, part: Part, whole: bool, state: int, end: str = "") -> int | None:
         numbers = part_numbers(part, whole)
-        return None if numbers is None else self.nfa.insert(numbers, state)
+        return None if numbers is None else self.text(self.nfa.insert(numbers, state), end)
 
     def _copy(self, written: _Written | None, state: int) -> int | None:
         """Copy a value that was written before, to stand after `state`."""

@@ -65,7 +65,7 @@ class GrammarWriter(Writer):
     def _rule(self, schemas: Sequence[Any], place: Place) -> int:
         """The first state of the rule of all values that meet some schemas."""
         if self.layout.indent is None:  # values are written alike at all levels, and nest to any depth
-            place = place._replace(level=0, depth=1)
+            place = place._replace(level=self.layout.kind(place.level), depth=1)
         elif place.level > _LEVELS:
             raise TooLarge(f"whitespace='indent' has no end at {place.path[:80]}")
         key = (tuple(map(id, schemas)), place.level, place.depth)
@@ -80,24 +80,27 @@ class GrammarWriter(Writer):
     def text(self, state: int, text: str) -> int:
         return self.nfa.reads(state, terminal_of(literal(text))) if text else state
 
-    def string(self, part: Part, state: int, path: str) -> int | None:
+    def string(self, part: Part, state: int, path: str, around: tuple[str, str] = ('"', '"')) -> int | None:
         try:
             if self.texts(part, path) is None:
                 return None
         except TooLarge:  # then there are some
             pass
-        quote = terminal_of(literal('"'))
-        return self.nfa.reads(state, f"{quote} {_strings(part, json=True)} {quote}")
+        before, behind = (terminal_of(literal(one)) for one in around)
+        content = _strings(part, json=around[0] == '"')
+        written = (f"{before} " if around[0] else "") + content + (f" {behind}" if around[1] else "")
+        return self.nfa.reads(state, written)
 
     def listed(self, values: Sequence[Any], state: int, place: Place) -> int:
         """See `Writer`. Arrays and objects are written terminal by terminal, like any others."""
         end = self.nfa.state()
+        behind, _ = self.layout.of_value(place.level)
         plain = []
         for value in values:
             if isinstance(value, dict | list) and value:
-                self.nfa.join(self._nested(value, self.nfa.after(state), place.level), end)
+                self.nfa.join(self.text(self._nested(value, self.nfa.after(state), place.level), behind), end)
             else:
-                plain.append(literal(self.layout.dumps(value, 0).decode()))
+                plain.append(literal(self.layout.dumps(value, place.level).decode() + behind))
         if plain:
             self.nfa.join(self.nfa.reads(state, terminal_of("|".join(plain))), end)
         return end
@@ -115,13 +118,13 @@ class GrammarWriter(Writer):
             state = self.listed([one], state, Place("", 0, level + 1))
         return self.text(state, closing + brackets[1])
 
-    def number(self, part: Part, whole: bool, state: int) -> int | None:
+    def number(self, part: Part, whole: bool, state: int, end: str = "") -> int | None:
         numbers = part_numbers(part, whole)
         if numbers is None:
             return None
-        if numbers is number_texts(None, None, (), whole):
-            return self.nfa.reads(state, terminal_of(ANY_WHOLE if whole else ANY_NUMBER))
-        return self.nfa.reads(state, self._acyclic(numbers))
+        any_one = numbers is number_texts(None, None, (), whole)
+        written = terminal_of(ANY_WHOLE if whole else ANY_NUMBER) if any_one else self._acyclic(numbers)
+        return self.nfa.reads(state, f"{written} {terminal_of(literal(end))}" if end else written)
 
     def _acyclic(self, texts: Dfa) -> str:
         """The texts of an automaton without cycles, with a terminal for each state."""

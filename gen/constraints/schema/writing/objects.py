@@ -5,6 +5,7 @@ follows), or every number up to a limit, if there is one. If there must be sever
 first ones have names of different kinds, told apart by the last character, so that none of them is the same as another.
 """
 
+import re
 from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ def write_object(writer: "Writer", part: Part, state: int, place: "Place") -> in
             (name, schemas)
             for name in listed_names(part)
             if (schemas := property_schemas(part, name, writer.patterns, place.path, closed=writer.closed)) is not None
+            and _can_write(writer, name, place)
             and (allowed is ANY_NAME or meets(allowed, name, writer.parts_of, writer.patterns, place.path))
         ]
         others, few_ones = _others(writer, part, allowed, place)
@@ -75,10 +77,12 @@ class _Object:
     def __init__(self, writer: "Writer", way: Way, place: "Place", counts: _Counts) -> None:
         self._writer, self._way, self._place, self._counts = writer, way, place, counts
         self._opened, self._between, self._closing = writer.layout.around(place.level)
+        self._fields = writer.layout.at(place.level)
+        self._brackets = "{}" if self._fields is None else ("", "")
 
     def write(self, state: int, others: list[Others]) -> int | None:
         writer, nfa, way = self._writer, self._writer.nfa, self._way
-        here = {0: writer.text(state, "{")}  # the state after this many properties
+        here = {0: writer.text(state, self._brackets[0])}  # the state after this many properties
         keys: dict[int, int] = {}  # where a property's name begins, by the count of properties with it
         last_required = max((place for place, (name, _) in enumerate(way.listed) if name in way.required), default=-1)
         closing: dict[bool, int] = {}  # where an object may end, with no property or with some
@@ -88,7 +92,7 @@ class _Object:
             self._separate(here, keys)
             here = {}
             for count, start in keys.items():
-                key = writer.text(writer.text(start, writer.layout.dumps(name, 0).decode()), writer.layout.name)
+                key = self._listed(name, schemas, start)
                 end = writer.value(schemas, key, self._place.within(f"properties/{name}", self._place.depth))
                 if end is not None:
                     nfa.join(end, here.setdefault(count, nfa.state()))
@@ -112,8 +116,17 @@ class _Object:
             return None
         end = nfa.state()
         for some, one in closing.items():
-            nfa.join(writer.text(one, f"{self._closing}}}" if some else "}"), end)
+            nfa.join(writer.text(one, (self._closing if some else "") + self._brackets[1]), end)
         return end
+
+    def _listed(self, name: str, schemas: tuple[Any, ...], state: int) -> int:
+        """Write a listed name, and what stands before its value."""
+        writer, fields = self._writer, self._fields
+        if fields is None:
+            return writer.text(writer.text(state, writer.layout.dumps(name, 0).decode()), writer.layout.name)
+        if fields.raw:
+            writer.types(name, schemas, self._place.path)
+        return writer.text(state, f"{fields.before}{name}{fields.after}")
 
     def _may_close(self, here: dict[int, int], closing: dict[bool, int]) -> None:
         """Let objects end at states after enough properties."""
@@ -193,13 +206,27 @@ class _Object:
 
     def _named(self, names: Part, state: int) -> int | None:
         """Write any of some names, and what stands before the value; None if there is no name."""
-        name = self._writer.string(names, state, f"{self._place.path}/propertyNames")
-        return None if name is None else self._writer.text(name, self._writer.layout.name)
+        writer, fields, path = self._writer, self._fields, f"{self._place.path}/propertyNames"
+        names = merge(names, writer.writable)
+        if fields is not None:
+            some = Part(types=ANY_NAME.types, patterns=(f"^{fields.names}$",))
+            return writer.string(merge(names, some), state, path, (fields.before, fields.after))
+        name = writer.string(names, state, path)
+        return None if name is None else writer.text(name, writer.layout.name)
 
     def _value_of_other(self, schemas: tuple[Any, ...], state: int) -> int | None:
         """Write the value of a property that is not listed; None if there is none."""
         depth = self._place.depth if schemas else self._place.depth - 1
         return self._writer.value(schemas, state, self._place.within("additionalProperties", depth))
+
+
+def _can_write(writer: "Writer", name: str, place: "Place") -> bool:
+    """Whether a property's name can be written, as all can in JSON without forbidden strings."""
+    fields = writer.layout.at(place.level)
+    if writer.layout.holds(name.encode()) and (fields is None or re.fullmatch(fields.names, name)):
+        return True
+    writer.left_out = f"the property {name!r} at {place.path}, whose name cannot be written"
+    return False
 
 
 def _of_kinds(chosen: Collection[int], kinds: int) -> str:

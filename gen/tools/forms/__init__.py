@@ -1,0 +1,78 @@
+"""How the families of models write calls of tools: one file each, with a class `Form`, found from the chat template."""
+
+import re
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from gen.constraints.composing.trees import Calls, Tree, read_tree
+from gen.constraints.output_types import either
+from gen.constraints.plans import read_plan
+from gen.errors import ConstraintError
+from gen.tokens.thoughts import marks_of
+from gen.tokens.tokenizers import Tokenizer
+from gen.tools.calls import FORMATS, ToolCallsType
+from gen.tools.forms.form import Form, answer_of
+
+_FOUND_BY = (  # what a template with tools has, and the form that it is written in; the first that fits
+    (("<|channel|>", "<|message|>"), "gpt-oss"),
+    (("[TOOL_CALLS]",), "mistral"),
+    (("<minimax:tool_call>",), "minimax"),
+    (("tool\u2581calls\u2581begin",), "deepseek"),
+    (("<|tool_calls_section_begin|>",), "kimi"),
+    (("<tool_call>", "<function="), "qwen3-coder"),
+    (("<tool_call>", "<arg_key>"), "glm"),
+    (("<tool_call>",), "hermes"),
+    (("<|tool_call_start|>",), "pythonic"),
+    (("<|tool_list_start|>",), "pythonic"),
+    (("func_name1(",), "pythonic"),
+    (("<|python_tag|>",), "llama3"),
+    (("<|start_header_id|>", '"parameters": '), "llama3"),
+)
+
+
+def tree_of(asked: ToolCallsType, tokenizer: Tokenizer) -> Calls:
+    """The tree of tool calls for a tokenizer.
+
+    Raises:
+        ConstraintError: gen cannot tell how the template writes calls, the vocabulary lacks special tokens of the form,
+            or the form cannot write a tool.
+    """
+    template = tokenizer.template_for_tools
+    specials = frozenset(tokenizer.special_tokens.values())
+    name = asked.format or form_of(template)
+    marks = marks_of(template)
+    left_out = (marks.opens, marks.closes) if marks is not None and marks.kind == "tags" else ()
+    kind: type[Form] = import_module(f"gen.tools.forms.{name.replace('-', '_')}").Form
+    if lacking := [one for one in kind.specials if one not in specials]:
+        raise ConstraintError(
+            f"the format {name!r} needs the special tokens {', '.join(lacking)}, which this tokenizer lacks; give "
+            "another format to gen.tool_calls."
+        )
+    form = kind(name, asked, template, specials, left_out)
+    main, read = form.write(), form.read()
+    if asked.answer is not None and read is None:
+        main = either(main, answer_of(asked.answer))
+    heads = form.heads() if asked.answer is None else replace(form.heads(), after_text=False)
+    return Calls(_tree(main), _tree(read or main), heads if asked.tools else None)
+
+
+def form_of(template: str) -> str:
+    """The name of the form in which a chat template writes calls.
+
+    Raises:
+        ConstraintError: the template's form is none that gen knows.
+    """
+    for marks, name in _FOUND_BY:
+        if all(mark in template for mark in marks):
+            return name
+    if not re.search(r"\btools\b", template):
+        return "hermes"
+    raise ConstraintError(
+        f"gen cannot tell how this model's chat template writes calls of tools; give gen.tool_calls a format, one of "
+        f"{', '.join(FORMATS)}."
+    )
+
+
+def _tree(output_type: Any) -> Tree:
+    return read_tree(output_type, read_plan)
