@@ -1,0 +1,266 @@
+"""What types cost with vocabularies of real models: large types, the masks of states, and schemas of MaskBench.
+
+    python -m benchmarks.constraints.large_vocabularies large masks --json FILE
+    python -m benchmarks.constraints.large_vocabularies schemas --maskbench jsonschemabench/maskbench/data --json FILE
+
+Tokens are those of SmolLM2 (49,152, models/SmolLM2-135M-Instruct), of Llama 3 (128,256), of Qwen (151,936), and for
+Gemma's size (262,144) those of Llama 4 and Qwen together, from the folder --tokens, which these packages fill:
+
+    pip download --no-deps llama-models dashscope && unzip ... llama_models/llama*/tokenizer.model \\
+        dashscope/resources/qwen.tiktoken
+
+"large": 30 strings of 200 characters, and two lists of 20 such strings: CPU seconds until the type is compiled, with
+the vocabulary's tables made, the median of three; then how many bytes the rows take that a device keeps, made on a
+virtual GPU, which refuses more than 64 MB as a real one does. "steps": the time of a
+call with such a type by a call without one that makes as many tokens, eight texts of a tiny Llama with as many made-up
+words, CPU seconds of one thread, medians over rounds. "masks": a thousand states of random types, whose rows
+are compared with a walk of every token's bytes. "schemas": a sample of MaskBench, in both readings: how many of those
+that compile, and do not refer to themselves, are on the device. A device takes a type if its distinct rows have at most
+64 MB. They are counted on the CPU, where three rows for each group of states could be more: with the smallest
+vocabulary, and with a larger one where they were more than a third of those that it may have; "counted" says how often.
+"""
+
+import argparse
+import base64
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import gen
+from benchmarks.constraints.generation import _timed as timed
+from benchmarks.constraints.random_types import random_pattern, random_schema
+from benchmarks.measuring import machine, markdown_table, write_json
+from benchmarks.random_model import save_random_model
+from gen.constraints.automata.dfa import Table
+from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
+from gen.constraints.automata.regexes import regex_table
+from gen.constraints.schema import schema_table
+from gen.constraints.tables.device_rows import MOST_BYTES
+from gen.constraints.tables.token_automaton import TokenAutomaton
+from gen.constraints.tables.vocabulary import Vocabulary
+from tests.constraints.vocabularies import walk_all
+
+STATES = 1000
+GEMMA = 262_144
+HERE, FULL, LARGE_AUTOMATON = "on the device", "too many rows", "too large an automaton"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="+", choices=["large", "steps", "masks", "schemas"])
+    parser.add_argument("--tokens", type=Path, required=True, help="the folder with the packages' files")
+    parser.add_argument("--model", type=Path, default=Path("models/SmolLM2-135M-Instruct"))
+    parser.add_argument("--sizes", type=int, nargs="*", help="only vocabularies of these sizes")
+    parser.add_argument("--maskbench", type=Path, help="MaskBench's folder")
+    parser.add_argument(
+        "--work", type=Path, default=Path("schemas.jsonl"), help="a line of JSON for each of its schemas"
+    )
+    parser.add_argument("--count", type=int, default=600, help="how many of its schemas")
+    parser.add_argument("--json", type=Path, help="write the report there")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    report: dict[str, Any] = {"machine": machine()}
+    known = vocabularies(arguments.tokens, arguments.model, arguments.sizes)
+    if "large" in arguments.parts:
+        report["large"] = [row for size, one in known.items() for row in large(size, one)]
+    if "steps" in arguments.parts:
+        report["steps"] = [row for size in known for row in steps(size)]
+    if "masks" in arguments.parts:
+        report["masks"] = [masks(size, one) for size, one in known.items()]
+    if "schemas" in arguments.parts:
+        report["schemas"] = schemas(known, arguments.maskbench, arguments.count, arguments.work)
+    for part in arguments.parts:
+        print(markdown_table(report[part]), "\n")
+    if arguments.json:
+        write_json(arguments.json, report)
+
+
+def vocabularies(folder: Path, model: Path, sizes: list[int] | None) -> dict[int, Vocabulary]:
+    """The vocabularies by their sizes, the smallest first; tokens without a text fill what is left of a size."""
+    from transformers import AutoTokenizer
+
+    from gen.tokens.tokenizers import Tokenizer
+
+    llama3, llama4 = (read_tiktoken(folder / f"llama_models/llama{one}/tokenizer.model") for one in (3, 4))
+    qwen = read_tiktoken(folder / "dashscope/resources/qwen.tiktoken")
+    both = [*dict.fromkeys([*llama4, *qwen])][:GEMMA]
+    smollm2 = Tokenizer(AutoTokenizer.from_pretrained(model)).all_token_bytes()
+    each = {49_152: smollm2, 128_256: llama3, 151_936: qwen, GEMMA: both}
+    return {
+        size: Vocabulary([*tokens, *[b""] * (size - len(tokens))])
+        for size, tokens in each.items()
+        if not sizes or size in sizes
+    }
+
+
+def read_tiktoken(file: Path) -> list[bytes]:
+    return [base64.b64decode(line.split()[0]) for line in file.read_bytes().splitlines()]
+
+
+def strings(count: int) -> dict[str, Any]:
+    fields = {f"field_{number}": {"type": "string", "maxLength": 200} for number in range(count)}
+    return {"type": "object", "properties": fields, "required": [*fields]}
+
+
+LARGE = {
+    "30 strings": strings(30),
+    "2 lists of 20 strings": {
+        "type": "object",
+        "properties": {
+            name: {"type": "array", "items": {"type": "string", "maxLength": 200}, "minItems": 20, "maxItems": 20}
+            for name in ("one", "other")
+        },
+        "required": ["one", "other"],
+    },
+}
+
+
+def large(size: int, vocabulary: Vocabulary) -> list[dict[str, Any]]:
+    """A row for each large type."""
+    from virtual_gpus import virtual_gpus
+
+    rows = []
+    for name, schema in LARGE.items():
+        seconds = []
+        for _ in range(3):
+            begin = time.process_time()
+            automaton = TokenAutomaton(schema_table(schema, closed=True, whitespace="line"), vocabulary)
+            seconds.append(time.process_time() - begin)
+        row = {"vocabulary": size, "type": name, "states": automaton.states}
+        row |= {"groups": len(automaton.found.examples) - 1, "compile CPU s": round(statistics.median(seconds), 3)}
+        try:
+            with virtual_gpus(1):
+                placed = automaton.place(torch.device("cuda:0"))
+            row |= {"rows": len(placed.rows), "MB of rows": round(placed.rows.nbytes / 2**20, 1)}
+            row["MB in all"] = round(sum(tensor.nbytes for tensor in vars(placed).values()) / 2**20, 1)
+        except TooLarge as error:
+            row |= {"rows": str(error), "MB of rows": "-", "MB in all": "-"}
+        rows.append(row)
+        print(row, flush=True)
+    return rows
+
+
+def steps(size: int, rounds: int = 3) -> list[dict[str, Any]]:
+    """A row for each large type: a step with it, by one without."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_random_model(Path(folder), size)
+        model = gen.load(folder, device="cpu")
+    rows = []
+    for name, schema in LARGE.items():
+        kind = gen.compile(model, gen.json_schema(schema))
+        prompts, most = ["Write:\n"] * 8, (kind.least_tokens or 0) + 60
+        settings: Any = {"sampler": gen.samplers.multinomial(top_k=50, top_p=0.95), "speculate": False, "details": True}
+        ratios = []
+        for seed in range(rounds + 2):
+            typed = partial(timed, gen.generate, model, prompts, kind, max_new_tokens=most, seed=seed, shorten=True)
+            made, before = typed(**settings)
+            longest = max(len(one.token_ids) for one in made)
+            _, without = timed(gen.generate, model, prompts, max_new_tokens=longest, seed=seed, **settings)
+            _, after = typed(**settings)
+            if seed > 1:  # the first rounds record steps
+                ratios.append((before + after) / 2 / without)
+        row = {"vocabulary": size, "type": name, "engine": kind.engine, "tokens": longest}
+        rows.append(row | {"step with / without": round(statistics.median(ratios), 3)})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def masks(size: int, vocabulary: Vocabulary) -> dict[str, Any]:
+    """Compare the rows of a thousand states with a walk of every token's bytes."""
+    chance, looked, types, wrong = random.Random(size), 0, 0, 0
+    while looked < STATES:
+        table = _table(chance)
+        if table is None:
+            continue
+        types += 1
+        automaton = TokenAutomaton(table, vocabulary)
+        states = range(1, automaton.states + 1)
+        for state in chance.sample(states, min(4, len(states))):
+            looked += 1
+            rows = automaton.rows(int(automaton.group_of[state]))[0]
+            after = np.array(walk_all(automaton.table, state, vocabulary.tokens))
+            change = automaton.needed[after] - automaton.needed[state]
+            kinds = [after > 0, (after > 0) & (change <= 0), (after > 0) & (change < 0)]
+            packed = [np.packbits(kind, bitorder="little") for kind in kinds]
+            wrong += any(not np.array_equal(row, kind) for row, kind in zip(rows, packed, strict=True))
+    return {"vocabulary": size, "types": types, "states": looked, "states that differ": wrong}
+
+
+def _table(chance: random.Random) -> Table | None:
+    """The automaton of a random type; None if it has none."""
+    try:
+        if chance.random() < 0.4:
+            return regex_table(random_pattern(chance))
+        whitespace = chance.choice(["line", "compact", "indent"])
+        return schema_table(random_schema(chance), closed=chance.random() < 0.5, whitespace=whitespace)  # type: ignore[arg-type]
+    except (Empty, TooLarge, Unsupported):
+        return None
+
+
+def schemas(known: dict[int, Vocabulary], folder: Path, count: int, work: Path) -> list[dict[str, Any]]:
+    """For each vocabulary and reading, how many schemas are on the device; a run goes on behind the lines of `work`."""
+    chosen = random.Random(1).sample(sorted(folder.glob("*.json")), count)
+    done = len(work.read_text().splitlines()) if work.exists() else 0
+    with work.open("a", encoding="utf-8") as file:
+        for one in chosen[done:]:
+            schema = json.loads(one.read_text(encoding="utf-8"))["schema"]
+            file.write(json.dumps([_engines(schema, known, closed) for closed in (False, True)]) + "\n")
+            file.flush()
+    lines = [json.loads(line) for line in work.read_text().splitlines()]
+    rows: list[dict[str, Any]] = []
+    for size in known:
+        for closed in (False, True):
+            counts = Counter(line[closed][str(size)][0] for line in lines)
+            flat = counts[HERE] + counts[FULL] + counts[LARGE_AUTOMATON]
+            row = {"vocabulary": size, "reading": "closed" if closed else "open", "schemas": len(lines)}
+            row |= {kind: counts[kind] for kind in (HERE, FULL, LARGE_AUTOMATON, "refers to itself", "refused")}
+            row["counted"] = sum(line[closed][str(size)][1] for line in lines)
+            rows.append(row | {"of those without recursion": f"{counts[HERE] / max(1, flat):.2%}"})
+    return rows
+
+
+def _engines(schema: Any, known: dict[int, Vocabulary], closed: bool) -> dict[int, tuple[str, bool]]:
+    """For each vocabulary what becomes of a schema, and whether its rows were counted."""
+    try:
+        table = schema_table(schema, closed=closed, whitespace="compact")
+    except (Empty, Unsupported):
+        return dict.fromkeys(known, ("refused", False))
+    except TooLarge as error:
+        said = "refers to itself" if "refers to itself" in str(error) else LARGE_AUTOMATON
+        return dict.fromkeys(known, (said, False))
+    out: dict[int, tuple[str, bool]] = {}
+    fewer = 0  # rows with a smaller vocabulary; 0 if that is not known
+    for size, vocabulary in known.items():
+        most = MOST_BYTES // -(-size // 8)
+        if 0 < fewer <= most // 3:
+            out[size] = HERE, False
+            continue
+        automaton = TokenAutomaton(table, vocabulary)
+        groups = len(automaton.found.examples) - 1
+        counted = 3 * groups > MOST_BYTES // (GEMMA // 8)
+        fewer = _distinct(automaton, groups, most) if counted else 3 * groups
+        out[size] = HERE if fewer else FULL, counted
+    return out
+
+
+def _distinct(automaton: TokenAutomaton, groups: int, most: int) -> int:
+    """How many distinct rows an automaton has; 0 if they are more than `most`."""
+    found = set[bytes]()
+    for group in range(1, groups + 1):
+        found |= {row.tobytes() for row in automaton.rows(group)[0]}
+        if len(found) > most:
+            return 0
+    return len(found)
+
+
+if __name__ == "__main__":
+    main()
