@@ -32,8 +32,8 @@ import gen
 from benchmarks.architectures.tiny_models import tiny_model, tokenizer
 from benchmarks.measuring import machine, write_json
 from benchmarks.speculation_cases import CASES, compare_case
-from gen.loop.batch import Batch
 from gen.loop.replay.steps import Steps
+from gen.loop.scheduler import Scheduler
 
 NEW = 48
 LOOKUP = 8  # tokens that transformers' prompt lookup drafts
@@ -65,9 +65,9 @@ def check_texts(cases: range, given: Any | None = None, longest: int = 30, *, dr
 def noted() -> Iterator[Any]:
     """Seconds of all turns of the loop but for the reading of prompts, and how many steps of which shape there are."""
     seen: Any = Counter()  # of floats too
-    step, run = Batch._step, Steps.run
+    step, run = Scheduler._step, Steps.run
 
-    def timed(self: Batch) -> bool:
+    def timed(self: Scheduler) -> bool:
         begin = thread_time()
         made = step(self)
         seen["seconds"] += thread_time() - begin
@@ -78,11 +78,11 @@ def noted() -> Iterator[Any]:
         seen[count, width] += 1
         return run(self, count, view, lengths, width)
 
-    Batch._step, Steps.run = timed, counted  # type: ignore[method-assign]
+    Scheduler._step, Steps.run = timed, counted  # type: ignore[method-assign]
     try:
         yield seen
     finally:
-        Batch._step, Steps.run = step, run  # type: ignore[method-assign]
+        Scheduler._step, Steps.run = step, run  # type: ignore[method-assign]
 
 
 def measure(model: Any, cases: Sequence[str], batch: int, prompts: int, rounds: int) -> list[dict[str, Any]]:

@@ -78,7 +78,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """`admit_tokens` binds where no row waits, too: prompts are read in parts there."""
-    monkeypatch.setattr("gen.loop.batch.WHOLE", 1)
+    monkeypatch.setattr("gen.loop.scheduler.WHOLE", 1)
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ from benchmarks.random_model import Shape, random_model
 from benchmarks.sampler_cases import SETTINGS, backend_cases, make_logits
 from gen.devices import native_cuda
 from gen.loop.cuda_streams import Streams
+from gen.loop.decoder import Decoder
 from gen.loop.replay.steps import Steps
-from gen.loop.row_set import RowSet
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.transformers.model import TransformersModel
 from gen.requests.request import Request
@@ -95,7 +95,7 @@ def own_steps(model: TransformersModel, rows: int, columns: int, repeats: int, *
     kind, sampler = kind_of_search(gen.samplers.greedy()), gen.samplers.greedy()
     streams = Streams(model.placement)
     with streams.current():
-        made = RowSet(model, rows, columns + _NEW, kind.key, kind.search, [], streams)
+        made = Decoder(model, rows, columns + _NEW, kind.key, kind.search, [], streams)
         made.begin()
         requests = [Request(prompt_ids=[3], sampler=sampler, seeds=(row,), limit=_NEW) for row in range(rows)]
         made.fill(slice(0, rows), requests, [[3]] * rows)

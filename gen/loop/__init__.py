@@ -3,7 +3,7 @@
 run_all, engine_thread       many requests in the caller's thread; requests that join a thread of the engine's
 runner, row_pool, memory     one batch, through errors; where its rows come from; how much room they may have
 batch, jobs, slots           which requests wait, which text is in which row, what a step has given to each
-row_set                      a step: the model, the stages, the search, the next token
+decoder                      a step: the model, the stages, the search, the next token
 draw_keys, history           the key of each draw; the tokens so far, for stages
 searches/                    how the next token is chosen
 speculation/                 drafts of the next tokens, which a step reads beside the newest one

@@ -12,6 +12,7 @@ import torch
 from gen.devices import resolve_device
 from gen.errors import ModelError
 from gen.loop.cuda_streams import Streams
+from gen.loop.decoder import Decoder
 from gen.loop.memory import (
     TooLong,
     TooManyRows,
@@ -24,7 +25,6 @@ from gen.loop.memory import (
 )
 from gen.loop.options import Options
 from gen.loop.prefixes.tree import tree_of
-from gen.loop.row_set import RowSet
 from gen.loop.searches.by_sampler import Kind
 from gen.loop.slots import share_out
 from gen.models.base import Model, NoRoom
@@ -84,7 +84,7 @@ class RowPool:
         self._unit = kind.width * options.step_rows
         self.least = self.whole(least)
         self._cap = options.rows or max(largest, usual_rows(model))
-        self._idle: Idle[RowSet] | None = model.idle
+        self._idle: Idle[Decoder] | None = model.idle
         self._streams: Streams | None = None
         self.tree = tree_of(model)
         self._warned = False
@@ -105,7 +105,7 @@ class RowPool:
             self.length = max((length for length in lengths if length <= shared), default=shared)
             self._each = self.length + sum(rooms.values()) / count
 
-    def take(self, count: int) -> RowSet:
+    def take(self, count: int) -> Decoder:
         """The model's idle set of rows if it fits, for this batch alone; else new rows.
 
         Raises:
@@ -123,7 +123,7 @@ class RowPool:
             pass
         return self.make(min(count, self._most_rows()))
 
-    def make(self, count: int) -> RowSet:
+    def make(self, count: int) -> Decoder:
         """New rows; fewer if memory does not hold as many.
 
         Raises:
@@ -138,7 +138,7 @@ class RowPool:
             try:
                 self._check_utmost(count, length)
                 with streams.current():
-                    made = RowSet(self._model, count, length, self._kind.key, self._kind.search, _STAGES, streams)
+                    made = Decoder(self._model, count, length, self._kind.key, self._kind.search, _STAGES, streams)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
@@ -183,13 +183,13 @@ class RowPool:
         if self.tree is not None and self.tree.give_way():
             return True
         devices = self._model.placement.devices
-        return let_go(lambda rows: isinstance(rows, RowSet) and not rows.sizes().keys().isdisjoint(devices))
+        return let_go(lambda rows: isinstance(rows, Decoder) and not rows.sizes().keys().isdisjoint(devices))
 
     def whole(self, count: int) -> int:
         """Round a number of rows up to one that steps may have."""
         return -(-count // self._unit) * self._unit if self._options.step_rows > 1 else count
 
-    def give_back(self, rows: RowSet, *, keep: bool) -> None:
+    def give_back(self, rows: Decoder, *, keep: bool) -> None:
         """Take back the rows of a batch; the model keeps them for the next one, unless they take too much memory.
 
         If they do, what was recorded on them, above all CUDA graphs, is dropped first.
@@ -209,11 +209,11 @@ class RowPool:
             if self.tree is not None:
                 self.tree.leave(sum(rows.sizes().values()) if kept else 0)
 
-    def _may_keep(self, rows: RowSet) -> bool:
+    def _may_keep(self, rows: Decoder) -> bool:
         """Whether rows take no more of a device's memory than a model may keep; kept texts make way for them."""
         return all(size <= kept_bytes(device) for device, size in rows.sizes().items())
 
-    def room(self, rows: RowSet | None = None) -> int | None:
+    def room(self, rows: Decoder | None = None) -> int | None:
         """How many tokens rows, existing ones or new ones, may have room for; None if there is no bound."""
         if self._options.max_batch_tokens is not None or self._idle is None or self._idle.token_bytes is None:
             return self._options.max_batch_tokens
@@ -221,7 +221,7 @@ class RowPool:
         spare = None if self.tree is None else self.tree.spare
         return tokens_that_fit(self._model.placement, self._idle.token_bytes, held, spare=spare)
 
-    def utmost(self, rows: RowSet) -> int | None:
+    def utmost(self, rows: Decoder) -> int | None:
         """How many tokens existing rows may have room for if they take all memory that a CPU has left; None if it is
         not known, and on devices that raise an error when memory is out."""
         if self._idle is None or self._idle.token_bytes is None:
@@ -229,7 +229,7 @@ class RowPool:
         held = rows.tokens if rows.filled else 0
         return tokens_that_fit(self._model.placement, self._idle.token_bytes, held, utmost_bytes)
 
-    def measure(self, rows: RowSet) -> bool:
+    def measure(self, rows: Decoder) -> bool:
         """Measure how much memory a token takes, unless it is known; whether it was measured now.
 
         Raises:
@@ -269,14 +269,14 @@ class RowPool:
         if self._idle is not None and self._idle.token_bytes is not None:
             check_utmost(self._model, self._idle.token_bytes, count, length, self._kind.width)
 
-    def _most_rows(self, rows: RowSet | None = None) -> int:
+    def _most_rows(self, rows: Decoder | None = None) -> int:
         """The largest number of rows, of an existing set or a new one: a whole number of searches."""
         most = self._cap
         if not self._options.fixed and (room := self.room(rows)) is not None:
             most = min(most, int(room // self._each))
         return max(most, self.least) // self._unit * self._unit
 
-    def _take_idle(self, count: int) -> RowSet | None:
+    def _take_idle(self, count: int) -> Decoder | None:
         """The model's idle set, unless it is of another kind, or does not fit."""
         idle = self._idle.take() if self._idle is not None else None
         if idle is None:
@@ -285,7 +285,7 @@ class RowPool:
         alike = idle.kind == self._kind.key and idle.serves(self._model)
         return idle if alike and self._fits(idle, count) else None
 
-    def _fits(self, idle: RowSet, count: int) -> bool:
+    def _fits(self, idle: Decoder, count: int) -> bool:
         """Whether a set has as many rows as are needed, and no more than are allowed."""
         options, tokens = self._options, idle.tokens
         count = min(count, self._most_rows(idle))

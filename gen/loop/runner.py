@@ -6,13 +6,13 @@ from contextlib import AbstractContextManager
 from typing import Self
 
 from gen.errors import ModelError, ResultError
-from gen.loop.batch import Batch
 from gen.loop.jobs import Job, fail_all, new_job
 from gen.loop.memory import TooManyRows, is_out_of_memory
 from gen.loop.options import Options
 from gen.loop.prefixes.sharing import together
 from gen.loop.results.taker import Again
 from gen.loop.row_pool import RowPool
+from gen.loop.scheduler import Scheduler
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.loop.slots import view_bucket
 from gen.loop.speculation.widths import columns_for_drafts
@@ -69,7 +69,7 @@ class Runner:
         return self._batch.idle
 
     def add(self, job: Job) -> None:
-        """See `Batch.add`; a job with more texts than the rows hold runs part by part.
+        """See `Scheduler.add`; a job with more texts than the rows hold runs part by part.
 
         If the rows do not serve the model any more, all jobs go on in new ones.
         """
@@ -81,7 +81,7 @@ class Runner:
             self._batch.add(part)
 
     def advance(self) -> None:
-        """See `Batch.advance`; after an error, texts go on in new rows from the tokens that they have.
+        """See `Scheduler.advance`; after an error, texts go on in new rows from the tokens that they have.
 
         A prompt that does not fit into memory, even alone, ends with a ModelError.
 
@@ -187,8 +187,8 @@ class Runner:
             job.takers = new_job(self._model, job.request).takers
         return job
 
-    def _new_batch(self, jobs: Sequence[Job]) -> Batch:
-        batch = Batch(
+    def _new_batch(self, jobs: Sequence[Job]) -> Scheduler:
+        batch = Scheduler(
             self._model, self._rows, self._options, width=self._kind.width, tokens=self._room(), tree=self._pool.tree
         )
         for job in jobs:

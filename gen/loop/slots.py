@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gen.loop.decoder import Decoder
 from gen.loop.jobs import Job
 from gen.loop.memory import TooLong
 from gen.loop.results.taker import Taker
-from gen.loop.row_set import RowSet
 from gen.loop.speculation.host_drafts import SoFar
 from gen.loop.speculation.widths import Agreement
 
@@ -51,7 +51,7 @@ class Slots:
         filled: how many rows were filled together, if they cannot be filled one by one.
     """
 
-    def __init__(self, rows: RowSet, width: int, tokens: int | None, step_rows: int = 1) -> None:
+    def __init__(self, rows: Decoder, width: int, tokens: int | None, step_rows: int = 1) -> None:
         self._rows, self._width, self.tokens, self._least = rows, width, tokens, step_rows
         self.at: list[Slot | None] = [None] * rows.count
         self.live: list[Slot] = []

@@ -32,7 +32,7 @@ class Stage(Protocol):
         """What a recorded step depends on; None if the stage does nothing."""
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
-        """Rows, side by side, begin with the texts of these requests; `tokens` as for `RowSet.fill`."""
+        """Rows, side by side, begin with the texts of these requests; `tokens` as for `Decoder.fill`."""
 
     def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """The logits (n, vocab) of the rows `here`, changed, in place or not.

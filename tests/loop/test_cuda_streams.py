@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gen
-from gen.loop import cuda_streams, row_set
+from gen.loop import cuda_streams, decoder
 from gen.loop.cuda_streams import Streams
 from gen.loop.results.ring import Ring
 from gen.runtime import lent_streams
@@ -42,7 +42,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
         if stream not in copying:
             seen.append((gpu, torch.cuda.current_device(), stream))
 
-    monkeypatch.setattr(row_set, "Ring", Watched)
+    monkeypatch.setattr(decoder, "Ring", Watched)
     placed, execute = virtual_tensor._placed, dispatch.execute
 
     def placing(tensor: Any, gpu: int) -> Any:

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gen
-from gen.loop.row_set import RowSet
+from gen.loop.decoder import Decoder
 from gen.loop.searches.drawing import Drawing
 from gen.loop.speculation.widths import Widths
 from gen.models.transformers.model import TransformersModel
@@ -102,25 +102,25 @@ def _counts_of_a_step(
     sampler: Any, layers: int, monkeypatch: pytest.MonkeyPatch, width: int = 1, *, typed: bool = False, **settings: Any
 ) -> dict[str, int]:
     """The launches of a call's last step that reads `width` tokens, and how often a type's automaton is walked."""
-    counter, step, found = Counter(monkeypatch), RowSet.step, dict[str, int]()
+    counter, step, found = Counter(monkeypatch), Decoder.step, dict[str, int]()
     for name in ("forward", "forward_all"):
         monkeypatch.setattr(TransformersModel, name, counter.watch("model", getattr(TransformersModel, name)))
     monkeypatch.setattr(Drawing, "_draw", counter.watch("sampler", Drawing._draw))
     monkeypatch.setattr(BeamSearchSampler, "candidates", counter.watch("sampler", BeamSearchSampler.candidates))
-    monkeypatch.setattr(RowSet, "send", counter.watch("send", RowSet.send))
+    monkeypatch.setattr(Decoder, "send", counter.watch("send", Decoder.send))
     walk = DeviceConstraints._walk
 
     def walking(self: DeviceConstraints, *args: Any) -> Any:
         counter.counts["walks"] = counter.counts.get("walks", 0) + 1
         return walk(self, *args)
 
-    def stepping(rows: RowSet, count: int, view: int, own_width: int = 1) -> Any:
+    def stepping(rows: Decoder, count: int, view: int, own_width: int = 1) -> Any:
         counter.counts = found if own_width == width else {}
         counter.counts.clear()
         return counter.watch("step", step(rows, count, view, own_width))
 
     monkeypatch.setattr(DeviceConstraints, "_walk", walking)
-    monkeypatch.setattr(RowSet, "step", stepping)
+    monkeypatch.setattr(Decoder, "step", stepping)
     model = gen.from_transformers(
         tiny_model(num_hidden_layers=layers).to("cuda"), byte_tokenizer(), probe="speculate" in settings
     )

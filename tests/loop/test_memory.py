@@ -10,11 +10,11 @@ import torch
 
 import gen
 from gen.loop import memory
+from gen.loop.decoder import Decoder
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.prefixes.tree import tree_of
 from gen.loop.replay import steps
-from gen.loop.row_set import RowSet
 from gen.loop.run_all import run_all
 from gen.models.transformers.rows import TransformersRows
 from gen.runtime import cpu_memory
@@ -385,11 +385,11 @@ def test_texts_that_were_read_and_then_idle_rows_go_before_a_batch_is_halved(
 ) -> None:
     with virtual_gpus(2):
         model, beside, elsewhere = (on(device) for device in ("cuda:0", "cuda:0", "cuda:1"))
-        step, seen = RowSet.step, list[tuple[int, int, int]]()
+        step, seen = Decoder.step, list[tuple[int, int, int]]()
         gpu, tree = torch.device("cuda:0"), tree_of(model)
         assert tree is not None
 
-        def failing(rows: RowSet, count: int, view: int, width: int = 1) -> Any:
+        def failing(rows: Decoder, count: int, view: int, width: int = 1) -> Any:
             seen.append((rows.count, tree.spare(gpu), len(beside.idle._kept)))
             if len(seen) < 4:
                 raise torch.OutOfMemoryError("CUDA out of memory")
@@ -398,7 +398,7 @@ def test_texts_that_were_read_and_then_idle_rows_go_before_a_batch_is_halved(
         with gen.Engine(model, rows=4) as engine:
             engine.submit("x" * 100, max_new_tokens=2).completion()
             kept = tree.spare(gpu)
-            monkeypatch.setattr(RowSet, "step", failing)
+            monkeypatch.setattr(Decoder, "step", failing)
             texts: Any = gen.generate(model, ["abc"] * 4, sampler=greedy(), max_new_tokens=4)
         assert len(texts) == 4 and kept > 0
         assert seen[:4] == [(4, kept, 1), (4, 0, 1), (4, 0, 0), (2, 0, 0)]

@@ -8,9 +8,9 @@ import pytest
 
 import gen
 from benchmarks.prefix_cases import differences, kept_differences, random_case
+from gen.loop.decoder import Decoder
 from gen.loop.options import Options
 from gen.loop.prefixes import beginnings
-from gen.loop.row_set import RowSet
 from gen.loop.runner import Runner
 from gen.loop.slots import share_out
 from gen.loop.speculation.widths import Widths
@@ -67,13 +67,13 @@ def test_texts_of_unlike_lengths_are_those_of_each_alone(
     ]
     model.release()
     tokens: list[tuple[int, int]] = []
-    lay_out = RowSet.lay_out
+    lay_out = Decoder.lay_out
 
-    def noted(rows: RowSet, *args: Any) -> None:
+    def noted(rows: Decoder, *args: Any) -> None:
         lay_out(rows, *args)
         tokens.append((rows.tokens, rows.count * rows.length))
 
-    monkeypatch.setattr(RowSet, "lay_out", noted)
+    monkeypatch.setattr(Decoder, "lay_out", noted)
     if through == "engine":
         with gen.Engine(model, rows=8, admit_tokens=200, exact=exact) as engine:
             streams = [
@@ -96,14 +96,14 @@ def test_random_calls_and_engines_with_a_few_long_prompts_give_the_texts_of_call
     monkeypatch.setattr(beginnings, "LEAST", 6)
     monkeypatch.setattr(beginnings, "WORTH", 12)
     model = gen.from_transformers(tiny_model(max_position_embeddings=4096), byte_tokenizer())
-    lay_out, parted = RowSet.lay_out, 0
+    lay_out, parted = Decoder.lay_out, 0
 
-    def counted(rows: RowSet, shared: int, rooms: Mapping[int, int]) -> None:
+    def counted(rows: Decoder, shared: int, rooms: Mapping[int, int]) -> None:
         nonlocal parted
         parted += bool(rooms)
         lay_out(rows, shared, rooms)
 
-    monkeypatch.setattr(RowSet, "lay_out", counted)
+    monkeypatch.setattr(Decoder, "lay_out", counted)
     for seed in range(6):
         assert not list(differences(model, random_case(seed, 250, tokens=30, longest=500)))
         made = list(kept_differences(model, seed, 250, tokens=30, longest=500))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import gen
+from gen.loop.decoder import Decoder
 from gen.loop.memory import TooLong
-from gen.loop.row_set import RowSet
 from tests.offline.helpers import WorkerHere, read_parts, write_rows
 
 
@@ -64,14 +64,14 @@ def test_a_device_that_always_dies_beside_a_sound_one_costs_no_row_its_text(
 def test_an_error_that_is_no_rows_own_is_a_death_and_memory_that_is_out_ends_the_job(
     source: Path, workers_here: type[WorkerHere], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    step = RowSet.step
+    step = Decoder.step
 
-    def failing(rows: RowSet, count: int, view: int, width: int = 1) -> Callable[[], None]:
+    def failing(rows: Decoder, count: int, view: int, width: int = 1) -> Callable[[], None]:
         if count > 1:
             raise error
         return step(rows, count, view, width)
 
-    monkeypatch.setattr(RowSet, "step", failing)
+    monkeypatch.setattr(Decoder, "step", failing)
     error: Exception = RuntimeError("CUDA error: an illegal memory access was encountered")
     report = run(source, "broken", shard_rows=2)  # each row runs alone
     assert (report.rows, report.failed) == (11, 0)

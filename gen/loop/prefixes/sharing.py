@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
+from gen.loop.decoder import Decoder
 from gen.loop.jobs import Job
 from gen.loop.prefixes import beginnings
 from gen.loop.prefixes.beginnings import common
 from gen.loop.prefixes.columns import Columns, Kept
 from gen.loop.prefixes.tree import PrefixTree
-from gen.loop.row_set import RowSet
 from gen.loop.slots import Slot
 
 _NEAR = 16  # tokens; lengths that differ by less may count as equal
@@ -48,7 +48,7 @@ class Prefixes:
     """
 
     def __init__(
-        self, rows: RowSet, tree: PrefixTree | None = None, *, keeps: bool = False, exact: bool = False
+        self, rows: Decoder, tree: PrefixTree | None = None, *, keeps: bool = False, exact: bool = False
     ) -> None:
         own = rows.rows
         self._can = not exact and own.reads_places and own.refillable

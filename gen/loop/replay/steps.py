@@ -12,12 +12,12 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from gen.loop.decoder import Decoder
 from gen.loop.memory import free_bytes, is_out_of_memory
 from gen.loop.replay.asides import Once, heard, leave_out
 from gen.loop.replay.cuda_graphs import CaptureFailed, Graph, capture
 from gen.loop.replay.observing import CannotReplay
 from gen.loop.replay.recording import Replay, record, record_in_steps
-from gen.loop.row_set import RowSet
 from gen.models.base import Model
 from gen.models.idle_rows import Idle
 from gen.runtime.isolation import settings_of_the_process
@@ -65,13 +65,13 @@ class Steps:
         replayed, records: whether the last step was a recorded one, and whether it was being recorded.
     """
 
-    def __init__(self, model: Model, rows: RowSet, *, replay: bool, cuda_graph: bool) -> None:
+    def __init__(self, model: Model, rows: Decoder, *, replay: bool, cuda_graph: bool) -> None:
         self._model, self._rows = model, rows
         wanted = {"cpu": replay, "cuda": cuda_graph}
         self._captures = rows.device.type == "cuda"
         self.replayed = self.records = False
         self._keeps = rows.rows.replayable and wanted.get(rows.device.type, False)
-        self._idle: Idle[RowSet] | None = model.idle
+        self._idle: Idle[Decoder] | None = model.idle
 
     def look(self) -> None:
         """Call this when requests join: recorded steps are dropped if what they rest on has changed.
@@ -270,7 +270,7 @@ class Steps:
         rows.recordings[rows.count, rows.length, 1, *rows.step_kind()] = graph
 
 
-def _step_of(rows: "ref[RowSet]", count: int, view: int, width: int) -> Callable[[], None]:
+def _step_of(rows: "ref[Decoder]", count: int, view: int, width: int) -> Callable[[], None]:
     """A step that the rows themselves may keep: it does not keep the rows."""
 
     def run() -> None:

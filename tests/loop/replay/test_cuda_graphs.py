@@ -17,9 +17,9 @@ from torch import Tensor
 
 import gen
 from gen.loop import row_pool
+from gen.loop.decoder import Decoder
 from gen.loop.replay import cuda_graphs, steps
 from gen.loop.replay.cuda_graphs import Graph
-from gen.loop.row_set import RowSet
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import MultinomialSampler, Sampler
 from gen.samplers.base import Sampled
@@ -71,11 +71,11 @@ def tokens(model: TransformersModel, sampler: Any = None, new_tokens: int | list
     return [[one.token_ids for one in texts] if isinstance(texts, list) else texts.token_ids for texts in made]
 
 
-def kept(model: TransformersModel) -> RowSet:
+def kept(model: TransformersModel) -> Decoder:
     """The set of rows that the model keeps, without taking it away."""
     rows: Any = model.idle.take()
     model.idle.put(rows)
-    assert isinstance(rows, RowSet)
+    assert isinstance(rows, Decoder)
     return rows
 
 
@@ -88,11 +88,11 @@ def graphs(model: TransformersModel) -> list[Graph]:
 def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     """The (rows, view) of every capture, in order."""
     shapes: list[tuple[int, int]] = []
-    capture, step = cuda_graphs.capture, RowSet.step
+    capture, step = cuda_graphs.capture, Decoder.step
     last: list[tuple[int, int]] = []
     of: dict[int, tuple[int, int]] = {}
 
-    def stepping(rows: RowSet, count: int, view: int, width: int = 1) -> Any:
+    def stepping(rows: Decoder, count: int, view: int, width: int = 1) -> Any:
         last.append((count, view))
         made = step(rows, count, view, width)
         of[id(made)] = count, view
@@ -103,7 +103,7 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]
         shapes.append(of[id(step)])
         return made
 
-    monkeypatch.setattr(RowSet, "step", stepping)
+    monkeypatch.setattr(Decoder, "step", stepping)
     monkeypatch.setattr(steps, "capture", capturing)
     yield shapes
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.loop.row_set import RowSet
+from gen.loop.decoder import Decoder
 from gen.models.transformers.layer_state import LayerState
 from gen.models.transformers.model import TransformersModel
 from tests.helpers import byte_tokenizer, tiny_model
@@ -41,7 +41,7 @@ def generate(model: TransformersModel, texts: int = 1, new_tokens: int = 28, **o
 def recorded(model: TransformersModel, *, whole: bool = True) -> list[ref[Tensor]]:
     """The cache tensors of the rows that the model keeps; steps have been recorded on them, or a part of a step."""
     rows: Any = model.idle.take()
-    assert isinstance(rows, RowSet) and bool(rows.recordings) == whole and bool(rows.recording) != whole
+    assert isinstance(rows, Decoder) and bool(rows.recordings) == whole and bool(rows.recording) != whole
     model.idle.put(rows)
     return [ref(tensor) for name, tensor, _ in rows.rows.parts() if "cache" in name]
 
@@ -51,15 +51,15 @@ def alive(tensors: list[ref[Tensor]]) -> int:
 
 
 def fails_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    step, failed = RowSet.step, [False]
+    step, failed = Decoder.step, [False]
 
-    def failing(rows: RowSet, count: int, view: int, width: int = 1) -> Callable[[], None]:
+    def failing(rows: Decoder, count: int, view: int, width: int = 1) -> Callable[[], None]:
         if not failed[0]:
             failed[0] = True
             raise torch.OutOfMemoryError("CUDA out of memory")
         return step(rows, count, view, width)
 
-    monkeypatch.setattr(RowSet, "step", failing)
+    monkeypatch.setattr(Decoder, "step", failing)
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -11,8 +11,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 import gen
+from gen.loop.decoder import Decoder
 from gen.loop.options import Options
-from gen.loop.row_set import RowSet
 from gen.loop.runner import Runner
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.snapshot import Snapshot
@@ -33,9 +33,9 @@ def text(model: TransformersModel, **options: Any) -> tuple[list[int], list[floa
     return made.token_ids, made.logprobs
 
 
-def kept(model: TransformersModel) -> RowSet:
+def kept(model: TransformersModel) -> Decoder:
     rows: Any = model.idle.take()
-    assert isinstance(rows, RowSet)
+    assert isinstance(rows, Decoder)
     model.idle.put(rows)
     return rows
 

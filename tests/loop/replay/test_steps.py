@@ -10,8 +10,8 @@ from torch import Tensor
 
 import gen
 from gen.loop.cuda_streams import Streams
+from gen.loop.decoder import Decoder
 from gen.loop.replay.recording import Replay, record_in_steps
-from gen.loop.row_set import RowSet
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.transformers.model import TransformersModel
 from gen.requests.request import Request
@@ -49,7 +49,7 @@ def twice(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def shapes(model: TransformersModel) -> set[tuple[int, int]]:
     """The rows and columns of the steps that the model's idle rows have recorded."""
     rows: Any = model.idle.take()
-    assert isinstance(rows, RowSet)
+    assert isinstance(rows, Decoder)
     model.idle.put(rows)
     return {key[:2] for key in rows.recordings}  # type: ignore[index]
 
@@ -189,7 +189,7 @@ def test_beams_are_rehearsed_without_a_copy_of_the_cache(shape: str) -> None:
     def steps(rehearsed: bool) -> list[Any]:
         found = []
         with torch.inference_mode():
-            rows = RowSet(model, 8, 64, kind.key, kind.search, [PenaltyStage], Streams(model.placement))
+            rows = Decoder(model, 8, 64, kind.key, kind.search, [PenaltyStage], Streams(model.placement))
             rows.begin()
             for number, request in enumerate(requests):
                 rows.fill(slice(4 * number, 4 * number + 4), [request], [request.prompt_ids])

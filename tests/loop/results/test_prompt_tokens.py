@@ -47,7 +47,7 @@ def test_every_token_of_every_prompt_is_told(model: Any, sampler: Any) -> None:
 
 
 def test_an_engine_tells_it_of_prompts_that_it_reads_in_parts(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gen.loop.row_set._LOGITS", 300 * 20)  # pieces of 20 tokens
+    monkeypatch.setattr("gen.loop.decoder._LOGITS", 300 * 20)  # pieces of 20 tokens
     prompt = some(3, 150)
     with gen.Engine(model, rows=4, admit_tokens=33) as engine:
         running = engine.submit(some(4, 40), seed=1, max_new_tokens=300, eos_token_id=[])

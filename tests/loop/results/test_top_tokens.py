@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import gen
+from gen.loop.decoder import Decoder
 from gen.loop.options import Options
-from gen.loop.row_set import RowSet
 from gen.loop.run_all import run_all
 from gen.models.transformers.rows import TransformersRows
 from gen.samplers import Sampler, beam_search, greedy, multinomial
@@ -129,7 +129,7 @@ def test_recorded_steps_tell_them_too(llama: Any, check: Any) -> None:
     arguments: Any = {"sampler": multinomial(temperature=0.7), "seed": 3, "max_new_tokens": 40}
     plain = gen.generate(llama, PROMPTS, **arguments)
     told = gen.generate(llama, PROMPTS, top_logprobs=2, details=True, **arguments)
-    kept: RowSet = llama.idle.take()
+    kept: Decoder = llama.idle.take()
     assert {key[-1] for key in kept.recordings} == {0, 2}  # type: ignore[index]
     for prompt, text, completion in zip(PROMPTS, plain, told, strict=True):
         assert completion.text == text
@@ -236,7 +236,7 @@ class Calls(TorchFunctionMode):
 
 def test_a_step_without_them_takes_no_call_more_than_before(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
-    choose = RowSet._choose
+    choose = Decoder._choose
 
     def counted(*args: Any, **kwargs: Any) -> None:
         Calls.count = 0
@@ -244,7 +244,7 @@ def test_a_step_without_them_takes_no_call_more_than_before(llama: Any, monkeypa
             choose(*args, **kwargs)
         counts.append(Calls.count)
 
-    monkeypatch.setattr(RowSet, "_choose", counted)
+    monkeypatch.setattr(Decoder, "_choose", counted)
     llama.release()
 
     def calls(**arguments: Any) -> list[int]:

@@ -13,7 +13,7 @@ from gen.constraints.automata.regexes import regex_table
 from gen.constraints.tables.arena import Arena
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
-from gen.loop.row_set import RowSet
+from gen.loop.decoder import Decoder
 from gen.loop.speculation.drafts import ENDING, FORCED, LIKELY, NGRAM, WORD, look_up
 from gen.loop.speculation.host_drafts import SoFar, drafts_of, found_before
 from gen.loop.speculation.settings import MOST
@@ -149,7 +149,7 @@ def test_what_is_no_draft_does_not_count_though_it_is_what_is_chosen(monkeypatch
     }
     plain = gen.generate(model, "Once upon a time", speculate=False, **settings)
 
-    def padded(rows: RowSet, of: Iterable[tuple[int, Any]], *, least: int) -> list[tuple[list[int], list[int]]]:
+    def padded(rows: Decoder, of: Iterable[tuple[int, Any]], *, least: int) -> list[tuple[list[int], list[int]]]:
         assert rows.drafts is not None and [row for row, _ in of] == [0]
         made = int(rows._generated[0]) + 1
         coming = plain.token_ids[made : made + MOST]
@@ -157,7 +157,7 @@ def test_what_is_no_draft_does_not_count_though_it_is_what_is_chosen(monkeypatch
         rows.drafts.real[0] = len(coming[:1])
         return [(coming[:1], [1][: len(coming)])]
 
-    monkeypatch.setattr(RowSet, "draft", padded)
+    monkeypatch.setattr(Decoder, "draft", padded)
     monkeypatch.setattr("gen.loop.speculation.widths.Widths.choose", lambda *_: 8)
     found = gen.generate(model, "Once upon a time", speculate=gen.Speculation(), **settings)
     assert found.token_ids == plain.token_ids

@@ -12,7 +12,7 @@ import gen
 from benchmarks.speculation_cases import Person, compare_case
 from gen.completions import Completion
 from gen.errors import ArgumentError
-from gen.loop.batch import Batch
+from gen.loop.scheduler import Scheduler
 from gen.loop.speculation.drafts import RECORDED
 from gen.loop.speculation.recorded import Recorded
 from gen.models.transformers.model import TransformersModel
@@ -29,13 +29,13 @@ def model() -> TransformersModel:
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Has an entry for each step of the loop."""
-    came, step = list[None](), Batch._step
+    came, step = list[None](), Scheduler._step
 
-    def counted(self: Batch) -> bool:
+    def counted(self: Scheduler) -> bool:
         came.append(None)
         return step(self)
 
-    monkeypatch.setattr(Batch, "_step", counted)
+    monkeypatch.setattr(Scheduler, "_step", counted)
     return came
 
 

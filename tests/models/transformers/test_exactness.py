@@ -8,7 +8,7 @@ from torch.nn import functional
 
 import gen
 from benchmarks.same_bits import compare, compare_prompts
-from gen.loop.batch import Batch
+from gen.loop.scheduler import Scheduler
 from gen.models.transformers import exactness
 from gen.samplers import greedy, multinomial
 from tests.helpers import byte_tokenizer, needs_kernels_that_agree, tiny_model
@@ -86,7 +86,7 @@ def test_a_text_that_goes_on_in_other_rows_after_an_error_has_the_same_bits(
     needs_kernels_that_agree(model)
     arguments: Any = {"sampler": sampler, "seed": 3, "max_new_tokens": 20, "details": True, "exact": True}
     expected = gen.generate(model, ["once upon", "a"], **arguments)
-    step, steps = Batch._step, iter(range(100))
+    step, steps = Scheduler._step, iter(range(100))
 
     def failing(own: Any) -> None:
         if next(steps) == 7:
@@ -94,7 +94,7 @@ def test_a_text_that_goes_on_in_other_rows_after_an_error_has_the_same_bits(
         step(own)
 
     many = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
-    monkeypatch.setattr(Batch, "_step", failing)
+    monkeypatch.setattr(Scheduler, "_step", failing)
     found = gen.generate(many, ["once upon", "a", *"bcdefgh"], **arguments)
     assert found[:2] == expected
     assert next(steps) > 20

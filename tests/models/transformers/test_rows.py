@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 import gen
 from gen.loop import runner
 from gen.loop.cuda_streams import Streams
+from gen.loop.decoder import Decoder
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
-from gen.loop.row_set import RowSet
 from gen.loop.run_all import run_all
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Inputs
@@ -331,7 +331,7 @@ def test_no_memory_moves_in_steps_of_one_length(shape: str, sampler: str) -> Non
     requests = [Request(prompt_ids=prompt, sampler=SAMPLERS[sampler], seeds=(0,), limit=50) for prompt in PROMPTS[:2]]
     count = kind.width * len(requests)
     with torch.inference_mode():
-        rows = RowSet(model, count, 128, kind.key, kind.search, [PenaltyStage], Streams(model.placement))
+        rows = Decoder(model, count, 128, kind.key, kind.search, [PenaltyStage], Streams(model.placement))
         rows.begin()
         rows.fill(slice(0, count), requests, [request.prompt_ids for request in requests])
         step = rows.step(count, 128)
@@ -344,7 +344,7 @@ def test_no_memory_moves_in_steps_of_one_length(shape: str, sampler: str) -> Non
     assert len(kept) == len(before)  # none was freed, so no other tensor can have its address
 
 
-def addresses(rows: RowSet) -> tuple[list[int], list[Tensor]]:
+def addresses(rows: Decoder) -> tuple[list[int], list[Tensor]]:
     """The addresses of all tensors that a step may change, and the tensors, so that they stay alive."""
     tensors = [*rows.moving(), *(tensor for _, tensor, _ in rows.rows.parts())]
     return [tensor.data_ptr() for tensor in tensors], tensors

@@ -15,6 +15,7 @@ from time import monotonic, perf_counter
 import torch
 
 from gen.errors import ResultError
+from gen.loop.decoder import Decoder
 from gen.loop.jobs import Job, alike
 from gen.loop.memory import is_out_of_memory
 from gen.loop.options import BESIDE_STEPS, WHOLE, Options
@@ -23,7 +24,6 @@ from gen.loop.prefixes.tree import PrefixTree
 from gen.loop.replay.steps import Steps
 from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.ring import Received, Sent
-from gen.loop.row_set import RowSet
 from gen.loop.slots import Slot, Slots
 from gen.loop.speculation.costs import Costs
 from gen.loop.speculation.widths import tell, widths_for
@@ -32,7 +32,7 @@ from gen.scoring.pairs import Pair
 from gen.scoring.scorer import Scorer
 
 
-class Batch:
+class Scheduler:
     """Runs requests of one kind of search over one set of rows, in the caller's thread.
 
     Args:
@@ -46,7 +46,7 @@ class Batch:
     def __init__(
         self,
         model: Model,
-        rows: RowSet,
+        rows: Decoder,
         options: Options,
         *,
         width: int = 1,

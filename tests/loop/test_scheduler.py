@@ -13,10 +13,10 @@ from torch import Tensor
 
 import gen
 from gen.loop import runner
+from gen.loop.decoder import Decoder
 from gen.loop.jobs import Job
 from gen.loop.options import Options
 from gen.loop.row_pool import RowPool
-from gen.loop.row_set import RowSet
 from gen.loop.run_all import run_all
 from gen.loop.runner import Runner
 from gen.loop.slots import view_bucket
@@ -302,14 +302,14 @@ def test_beside_rows_that_go_on_32_tokens_are_read_between_two_steps(samples: in
 def test_a_turn_in_which_rows_grow_for_a_prompt_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Growing takes about as long as a step; if no row waits, everything is done at once."""
     model = Logged(lambda prompt: b"a" * 90 if len(prompt) < 5 else b"b")
-    grown, lay_out = 0, RowSet.lay_out
+    grown, lay_out = 0, Decoder.lay_out
 
-    def counted(rows: RowSet, *args: Any) -> None:
+    def counted(rows: Decoder, *args: Any) -> None:
         nonlocal grown
         grown += 1
         lay_out(rows, *args)
 
-    monkeypatch.setattr(RowSet, "lay_out", counted)
+    monkeypatch.setattr(Decoder, "lay_out", counted)
     with Runner(model, new_jobs(model, ["0"]), Options(admit_tokens=None), rows=8) as runner:
         runner.advance()
         both, waiting = [], new_jobs(model, ["x" * 200, "y" * 300, "z" * 700])

@@ -37,7 +37,7 @@ _LOGITS = 2**23  # how many numbers the logits of a prompt's tokens may have at 
 Reorder = Callable[[Tensor, int], None]  # see `gen.models.base.Rows.reorder`
 
 
-class RowSet:
+class Decoder:
     """A set of rows, which serves one call at a time.
 
     Attributes:
