@@ -94,7 +94,7 @@ def our_steps(
         while not all(job.launched for job in jobs):
             runner.advance()
         run(WARM)
-        rows = runner._rows.rows
+        rows = runner._steps.decoder.rows
         assert isinstance(rows, FilledRows)
         yield run, rows
         for job in jobs:

@@ -32,7 +32,7 @@ import gen
 from benchmarks.architectures.tiny_models import tiny_model, tokenizer
 from benchmarks.measuring import machine, write_json
 from benchmarks.speculation_cases import CASES, compare_case
-from gen.loop.replay.steps import Steps
+from gen.loop.replay.recorded import Recorded
 from gen.loop.scheduler import Scheduler
 
 NEW = 48
@@ -65,7 +65,7 @@ def check_texts(cases: range, given: Any | None = None, longest: int = 30, *, dr
 def noted() -> Iterator[Any]:
     """Seconds of all turns of the loop but for the reading of prompts, and how many steps of which shape there are."""
     seen: Any = Counter()  # of floats too
-    step, run = Scheduler._step, Steps.run
+    step, run = Scheduler._step, Recorded.run
 
     def timed(self: Scheduler) -> bool:
         begin = thread_time()
@@ -74,15 +74,17 @@ def noted() -> Iterator[Any]:
         seen["steps"] += 1
         return made
 
-    def counted(self: Steps, count: int, view: int, lengths: Sequence[int] = (), width: int = 1) -> bool:
+    def counted(
+        self: Recorded, count: int, view: int, lengths: Sequence[int] = (), width: int = 1, *, timed: bool = False
+    ) -> bool:
         seen[count, width] += 1
-        return run(self, count, view, lengths, width)
+        return run(self, count, view, lengths, width, timed=timed)
 
-    Scheduler._step, Steps.run = timed, counted  # type: ignore[method-assign]
+    Scheduler._step, Recorded.run = timed, counted  # type: ignore[method-assign]
     try:
         yield seen
     finally:
-        Scheduler._step, Steps.run = step, run  # type: ignore[method-assign]
+        Scheduler._step, Recorded.run = step, run  # type: ignore[method-assign]
 
 
 def measure(model: Any, cases: Sequence[str], batch: int, prompts: int, rounds: int) -> list[dict[str, Any]]:

@@ -84,8 +84,8 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def soon_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step is recorded or captured once it has come four times, so that short texts have such steps."""
-    monkeypatch.setattr("gen.loop.replay.steps._WORTH", {"cpu": 4, "cuda": 4})
-    monkeypatch.setattr("gen.loop.replay.steps._WORTH_OF_A_KNOWN_KIND", {"cpu": 3, "cuda": 4})
+    monkeypatch.setattr("gen.loop.replay.recorded._WORTH", {"cpu": 4, "cuda": 4})
+    monkeypatch.setattr("gen.loop.replay.recorded._WORTH_OF_A_KNOWN_KIND", {"cpu": 3, "cuda": 4})
 
 
 @pytest.fixture

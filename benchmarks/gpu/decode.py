@@ -27,7 +27,7 @@ from benchmarks.sampler_cases import SETTINGS, backend_cases, make_logits
 from gen.devices import native_cuda
 from gen.loop.cuda_streams import Streams
 from gen.loop.decoder import Decoder
-from gen.loop.replay.steps import Steps
+from gen.loop.replay.recorded import Recorded
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.transformers.model import TransformersModel
 from gen.requests.request import Request
@@ -104,8 +104,9 @@ def own_steps(model: TransformersModel, rows: int, columns: int, repeats: int, *
                 tensor.normal_()
             else:
                 tensor.fill_(columns)  # the columns, and the positions
-        steps = Steps(model, made, replay=False, cuda_graph=cuda_graph)
-        steps.look()
+        steps = Recorded(made)
+        steps.begin(model, replay=False, cuda_graph=cuda_graph)
+        steps.check_model(model)
 
         def step() -> None:
             steps.run(rows, columns + _NEW)
@@ -113,8 +114,8 @@ def own_steps(model: TransformersModel, rows: int, columns: int, repeats: int, *
 
         for _ in range(10):  # these capture it
             step()
-        if cuda_graph and not made.recordings:
-            raise RuntimeError(f"the step was not captured: {[*made.refused.values()]}")
+        if cuda_graph and not steps.recordings:
+            raise RuntimeError(f"the step was not captured: {[*steps.refused.values()]}")
         return seconds_of(step, model.placement.logits_device, repeats, rounds=3)
 
 

@@ -183,7 +183,7 @@ class ConstraintProcessor:
         else:
             same = (input_ids[:, None, :-1] == self._ids).all(-1)  # rows with the same tokens are in the same state
             ancestors = same.to(torch.int32).argmax(1)
-            self._stage.chosen(here, input_ids[:, -1:], ancestors)
+            self._stage.advance(here, input_ids[:, -1:], ancestors)
             ends_now = (input_ids[:, -1:] == self._eos).any(1, keepdim=True)
             self._ended = self._ended.index_select(0, ancestors) | ends_now
             self.squeezed = self.squeezed.index_select(0, ancestors)

@@ -1,6 +1,6 @@
-"""The rows of a batch, with everything that the loop keeps of them on the device, and the step that changes it."""
+"""The state of a batch's rows on the device, and the step that changes it: logits, then stages, then the search."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 
 import torch
@@ -12,14 +12,10 @@ from gen.loop.draw_keys import DrawKeys
 from gen.loop.history import History
 from gen.loop.prefixes.columns import Kept, load
 from gen.loop.replay.asides import aside
-from gen.loop.replay.cuda_graphs import Graph
-from gen.loop.replay.recording import Replay
 from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.ring import Ring, Sent, packed
 from gen.loop.results.top_tokens import TopTokens
 from gen.loop.searches.search import Picks, Search
-from gen.loop.slow_steps import SlowSteps
-from gen.loop.speculation.costs import Costs
 from gen.loop.speculation.drafts import FORCED, LONGEST, Drafts, look_up
 from gen.loop.speculation.host_drafts import SoFar, drafts_of
 from gen.loop.speculation.settings import MOST, MOST_RECORDED, Speculation
@@ -30,7 +26,7 @@ from gen.requests.request import Request
 from gen.samplers.logits import log_probabilities
 from gen.stages.places import Here, Places
 from gen.stages.room import Room
-from gen.stages.stage import Drafter, Follower, Limiter, PlacesStage, RunsFunctions, Stage
+from gen.stages.stage import Stage
 
 _LOGITS = 2**23  # how many numbers the logits of a prompt's tokens may have at a time
 
@@ -50,18 +46,8 @@ class Decoder:
         device: the device of the logits and of all state.
         dtype: of the model when the rows were made: that of their keys and values.
         streams: the only streams on which the rows are used on CUDA.
-        rests_on: what recorded steps rest on, of the model and of torch; None if it is not known.
-        changes: how often in a row `rests_on` has changed when it was looked at.
-        recordings: recorded steps by shape and kind; kept until memory moves.
-        recording: steps that are being recorded: by shape and kind, what is left to do; the one that came least lately
-            is the first.
-        seen: how often each shape and kind has run unrecorded, earlier calls included.
-        refused: why kinds of steps, with this kind of search, cannot be recorded; shared by all sets of the model.
-        captures: whether steps may be captured on CUDA: no longer once CUDA has refused one.
-        checked: by kind of step, a recording that was checked to do the same as its step.
         filled: whether a prompt has been read into the rows, so that they have their memory.
         short: whether a text may be short of room in the next step, which then reports what its limit has changed.
-        costs: how long its steps take.
         drafts: the drafts of its texts; None if nothing is drafted.
         speculation: where drafts come from; None if nothing is drafted.
     """
@@ -80,23 +66,9 @@ class Decoder:
         self.rows = new_rows(model, count, length)
         self.search = search(count, device)
         self.stages = [stage(count, device) for stage in stages]
-        self._followers = [stage for stage in self.stages if isinstance(stage, Follower)]
-        # checked once, because checking a protocol takes tens of microseconds
-        self._drafters = [stage for stage in self.stages if isinstance(stage, Drafter)]
-        self._on_places = [stage for stage in self.stages if isinstance(stage, PlacesStage)]
-        self._run_functions = [stage for stage in self.stages if isinstance(stage, RunsFunctions)]
-        self._limiter = next((stage for stage in self.stages if isinstance(stage, Limiter)), None)
         self.kind, self.count, self.length, self.shared = kind, count, length, length
         self.rooms: Mapping[int, int] = {}
         self.streams = streams
-        self.rests_on: tuple[object, Hashable] | None = None
-        self.changes = 0
-        self.recordings: dict[Hashable, Replay[None] | Graph] = {}
-        self.seen: dict[Hashable, int] = {}
-        self.refused: dict[Hashable, str] = {}
-        self.captures = streams.captures
-        self.checked: dict[Hashable, Replay[None]] = {}
-        self.recording: dict[Hashable, Iterator[Replay[None] | None]] = {}
         self.dtype, self._width = model.placement.dtype, model.vocab_size
         self.filled = self.short = False
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
@@ -111,8 +83,6 @@ class Decoder:
         self.ring = Ring(streams.copies, self.search.results)
         self._squeezed = packed((torch.zeros(count, dtype=torch.bool, device=device),))
         self._tops = TopTokens(count, self._vocabulary, device)
-        self.costs = Costs(device)
-        self.slow_steps = SlowSteps()
         self.drafts: Drafts | None = None
         self.speculation: Speculation | None = None
 
@@ -122,15 +92,14 @@ class Decoder:
         if speculation is not None and self.drafts is None:
             self.drafts = Drafts(self.count, self.device)
         self._tops.places = 1 if self.drafts is None or speculation is None else self.drafts.feed.shape[1]
-        for stage in self._drafters:
+        for stage in self.stages:
             stage.forces = speculation is not None and speculation.output_type
 
     def hindrance(self) -> str:
         """What rows ask for now that does not work with drafts; empty if there is nothing."""
-        for stage in self.stages:
-            if stage.key() is not None and stage not in self._on_places:
-                return "a logits processor, or an output type on the host engine"
-        return ""
+        if all(stage.takes_places for stage in self._active):
+            return ""
+        return "a logits processor, or an output type on the host engine"
 
     def begin(self) -> None:
         """All rows are free."""
@@ -147,19 +116,13 @@ class Decoder:
 
     @property
     def replayable(self) -> bool:
-        """Whether a step may be recorded now."""
-        return self.rows.replayable and all(stage.replayable for stage in self._followers if stage.key() is not None)
+        """Whether a step may be repeated without its Python code now."""
+        return self.rows.replayable and all(stage.replayable for stage in self._active)
 
     def prepare(self, here: slice, width: int = 1) -> None:
         """Let the host do its part between two steps of these rows. Host sync: none on CUDA."""
-        for stage in self._followers:
-            if stage.key() is None:
-                continue
-            drafter = next((one for one in self._drafters if one is stage), None) if width > 1 else None
-            if drafter is not None:
-                drafter.prepare_places(here, width)
-            else:
-                stage.prepare(here)
+        for stage in self._active:
+            stage.prepare(here, width)
 
     @property
     def _active(self) -> list[Stage]:
@@ -167,7 +130,7 @@ class Decoder:
         return [stage for stage in self.stages if stage.key() is not None]
 
     def step_kind(self, width: int = 1) -> tuple[Hashable, ...]:
-        """What a recorded step depends on beside its shape: equal for equal ones."""
+        """What a step does, beside its shape: equal for steps that make the same calls on the same tensors."""
         stages = tuple(stage.key() for stage in self.stages)
         drafts = None if self.device.type == "cpu" else self.speculation  # on a CPU the host makes drafts
         return (
@@ -180,17 +143,6 @@ class Decoder:
             self._tops.tempers,
             self._tops.width,
         )
-
-    def forget(self) -> None:
-        """Drop recordings, and everything that is known about steps."""
-        self._drop_recordings()
-        self.seen.clear()
-        self.refused.clear()
-
-    def _drop_recordings(self) -> None:
-        self.recordings.clear()
-        self.checked.clear()
-        self.recording.clear()
 
     def fill(
         self,
@@ -231,7 +183,7 @@ class Decoder:
     def keep(self, rows: Collection[int], requests: Collection[Request]) -> None:
         """Only these rows, of these requests, go on: functions that other requests asked for are no longer run."""
         self._tops.keep(requests)
-        for stage in self._run_functions:
+        for stage in self.stages:
             stage.keep(rows, requests)
         self._history.wanted = self._history.wanted and self._wants_history
 
@@ -266,32 +218,30 @@ class Decoder:
             logits = self.rows.prefill(slice(row, row + 1), [piece], [start + at], range(len(piece)))
             told.look(logits[0, :, : self._vocabulary], following[at : at + most])
 
-    def step(self, count: int, view: int, width: int = 1) -> Callable[[], None]:
-        """The step of the first rows: takes no arguments, returns nothing, and changes tensors in place."""
-        return self._step(count, view, width, self._follow)
+    def step(self, count: int, view: int, width: int = 1, *, stays: bool = False) -> None:
+        """A step of the first rows: takes tensors that stay where they are, and changes them in place.
 
-    def rehearsal(self, count: int, view: int, width: int = 1) -> Callable[[], None]:
-        """The same step, except that each row's cache goes on from itself.
-
-        So it only changes the tensors of `moving`, which are small. If caches went on from other rows, they would have
-        to be copied as a whole before, to be restored.
+        Args:
+            view: how many columns it looks at.
+            width: how many tokens of each row it reads: the newest one and drafts.
+            stays: whether each row's cache goes on from itself, whatever is chosen: then the step only changes the
+                tensors of `moving`, which are small.
         """
-        return self._step(count, view, width, self._stay)
-
-    def _step(self, count: int, view: int, width: int, reorder: Reorder) -> Callable[[], None]:
-        token_ids, here, drafts = self.search.results[0][:count], slice(0, count), self.drafts
-
-        def run() -> None:
-            if self.speculation is not None and self.device.type != "cpu":
-                self._draft(here, view)
-            if width > 1:
-                self._choose_wide(here, view, width)
-                return
-            self._choose(self._model_step(token_ids, view), here, view, reorder)
-            if self.speculation is not None and drafts is not None and self.device.type != "cpu":
-                drafts.compare(here, token_ids)
-
-        return run
+        here, drafts = slice(0, count), self.drafts
+        drafting = self.speculation is not None and self.drafts_in_steps
+        if drafting:
+            self._draft(here, view)
+        if drafts is not None and width > 1:
+            feed = drafts.feed[here, :width]
+            self._choose(self.rows.verify(feed, view).flatten(0, 1), here, view, feed=feed)
+            return
+        newest = self.search.results[0][here]
+        logits = self.rows.step(newest, view)
+        if self._counts:
+            self._generated[here].add_(1).clamp_(max=self.length - 1)
+        self._choose(logits, here, view, reorder=self._stay if stays else self.rows.reorder)
+        if drafting and drafts is not None:
+            drafts.compare(here, newest)
 
     def draft(self, rows: Iterable[tuple[int, SoFar]], *, least: int) -> list[tuple[list[int], list[int]]] | None:
         """On a CPU: make drafts for the next step of some rows, before its width is chosen.
@@ -329,9 +279,9 @@ class Decoder:
         return self._drafter is not None
 
     @property
-    def _drafter(self) -> Drafter | None:
+    def _drafter(self) -> Stage | None:
         """The stage that goes ahead of texts; None if no text has a constraint."""
-        return next((one for one in self._drafters if one.key() is not None), None)
+        return next((stage for stage in self._active if stage.goes_ahead), None)
 
     def _draft(self, here: slice, view: int) -> None:
         """Write drafts of what may follow the newest token of each row, for a wide step. Host sync: none on CUDA."""
@@ -341,7 +291,7 @@ class Decoder:
         feed[:, :1] = newest
         kinds, real = drafts.kinds[here], drafts.real[here].unsqueeze(1)
         if speculation.prompt:
-            feed[:, 1:], found = look_up(*self._history.seen(here, view), drafts.numbers)
+            feed[:, 1:], found = look_up(*self._history.before(here, view), drafts.numbers)
             torch.clamp(found + drafts.numbers[:MOST], max=LONGEST, out=kinds)
             torch.mul(found > 0, speculation.most, out=real)
         else:
@@ -350,13 +300,6 @@ class Decoder:
             coming, forced = drafter.draft(here, feed, real, self._generated[here] + 1, walks=speculation.prompt)
             torch.clamp(coming, max=speculation.most, out=real)
             kinds.masked_fill_(forced, FORCED)
-
-    def _model_step(self, token_ids: Tensor, view: int) -> Tensor:
-        """The logits (n, vocab) after these tokens, which count as generated."""
-        logits = self.rows.step(token_ids, view)
-        if self._counts:
-            self._generated[: len(token_ids)].add_(1).clamp_(max=self.length - 1)
-        return logits
 
     def send(self, width: int = 1, *, drafted: bool = False) -> Sent:
         """Send the newest results to the host.
@@ -389,7 +332,7 @@ class Decoder:
         self.rows.copy(source, slice(target, target + 1), view)
         for tensor in self._tensors():
             tensor[target].copy_(tensor[source])
-        for stage in self._followers:
+        for stage in self.stages:
             stage.move(source, target)
 
     @property
@@ -403,11 +346,7 @@ class Decoder:
         return self.count * self.shared + sum(self.rooms.values())
 
     def lay_out(self, shared: int, rooms: Mapping[int, int]) -> None:
-        """Make room for so many tokens in each row, and for more in some rows.
-
-        Recordings are dropped first, because memory moves, and they would keep the old memory.
-        """
-        self._drop_recordings()
+        """Make room for so many tokens in each row, and for more in some rows. Memory moves."""
         if rooms or self.rooms:
             self.rows.lay_out(shared, rooms)
         else:
@@ -418,18 +357,17 @@ class Decoder:
         self.length, self.shared, self.rooms = length, shared, dict(rooms)
 
     def sizes(self) -> dict[torch.device, int]:
-        """How many bytes all its rows take on each device, what was recorded on them included."""
+        """How many bytes all its rows take on each device."""
         sizes: dict[torch.device, int] = {}
         for _, tensor, device in self.rows.parts():
             sizes[device] = sizes.get(device, 0) + tensor.nbytes
         own = sum(tensor.nbytes for tensor in self._tensors())
-        recorded = sum(recording.nbytes for recording in self.recordings.values())
-        own += recorded + sum(stage.memory() for stage in self._followers)
+        own += sum(stage.memory() for stage in self.stages)
         sizes[self.device] = sizes.get(self.device, 0) + own
         return sizes
 
     def moving(self) -> Iterable[Tensor]:
-        """The tensors that a rehearsal changes; they must be restored before it runs again from the same state."""
+        """The tensors that a step which `stays` changes; with these restored, it can be repeated."""
         return chain(self._tensors(), self.rows.moving())
 
     def _begin_rows(
@@ -447,84 +385,91 @@ class Decoder:
             stage.admit(rows, requests, tokens)
         self._history.admit(rows, tokens, wanted=self._wants_history)
 
-    def _choose(self, logits: Tensor, here: slice, view: int, reorder: Reorder | None = None) -> None:
-        """Choose the next token from logits, count it, and give it to the ring: what every step does.
+    def _choose(
+        self, logits: Tensor, here: slice, view: int, *, feed: Tensor | None = None, reorder: Reorder | None = None
+    ) -> None:
+        """Choose the next tokens of rows from logits, and go on with them: what every step does.
+
+        A step that reads drafts chooses at each place what a plain step would choose there, with its key.
 
         Args:
+            logits: (n, vocab); with drafts (n * width, vocab).
+            feed: (n, width): the tokens that the step has read, the newest and drafts; None without drafts.
             reorder: lets the model's rows go on from others; None if all rows of a request are equal.
         """
-        generated, history, active = self._generated[here], self._history, self._active
-        logits = logits[:, : self._vocabulary]
+        active, history, places = self._active, self._history, self._places_of(here, feed)
+        logits, made = logits[:, : self._vocabulary], self._generated[here]
+        before = made  # how many tokens there are before each place
+        if feed is not None:
+            made = (made + 1 + self._places_in(feed)).clamp_(max=self.length - 1)
+            before = made.view(-1, 1)
         # stages may change the logits in place, and so may a user's own sampler, which has no key
         changed = bool(active) or self.search.key() is None
-        temperatures = self._temperatures(here)
+        temperatures = self._temperatures(places)
         seen = self._tops.look(logits, temperatures, changed=changed) if self._tops.width else None
         if active:
-            token_ids, lengths = history.seen(here, view)
+            looks_back = any(stage.looks_back for stage in active)
+            so_far = history.before(here, view, feed) if looks_back else (before, before)
             logits = log_probabilities(logits) if self.search.scores else logits
             for stage in active:
-                given = logits, here, token_ids, lengths, generated
-                anew = next((one for one in self._run_functions if one is stage and one.anew), None)
-                if anew is None:
-                    logits = stage(*given)
-                else:
-                    logits = torch.empty_like(logits, dtype=torch.float32)
-                    aside(anew.write, logits, *given, results=(logits,))
-        room = self._room(logits, here, generated, self._squeezed[0][here]) if self.short else None
-        keys = self._keys.next(here, generated) if self.search.draws else None
-        ancestors = self.search.choose(logits, here, keys, generated, room, staged=bool(active))
-        chosen = self.search.results[0][here]
+                logits = _changed(stage, logits, places, *so_far, before)
+        squeezed = self._squeezed[0] if feed is None else torch.zeros_like(before[:, 0], dtype=torch.bool)
+        room = None
+        if self.short:
+            room = self._room(logits, places, before, squeezed[here] if feed is None else squeezed)
+        keys = self._keys.next(places, before) if self.search.draws else None
+        counts = ancestors = None
+        if feed is None:
+            ancestors = self.search.choose(logits, here, keys, before, room, staged=bool(active))
+            chosen = newest = self.search.results[0][here]
+        else:
+            assert isinstance(self.search, Picks)  # tells mypy
+            token_ids, logprobs = self.search.pick(logits, places, keys, room)
+            chosen = token_ids.view(feed.shape)
+            counts, newest = self._accept(here, feed, chosen, logprobs.view(feed.shape), squeezed.view(feed.shape))
         if seen is not None:
             self._tops.write(seen, here, chosen, ancestors, temperatures)
         if ancestors is not None and reorder is not None:
             reorder(ancestors, view)
-        for follower in self._followers:
-            if follower.key() is not None:
-                follower.chosen(here, chosen, ancestors)
+        for stage in active:
+            stage.advance(here, newest, ancestors, counts, made)
         if history.wanted:
-            history.advance(here, chosen, ancestors=ancestors)
+            history.advance(here, chosen, ancestors, counts)
 
-    def _choose_wide(self, here: slice, view: int, width: int) -> None:
-        """Choose in a step that reads drafts: at each place what a plain step would choose there, with its key.
+    def _places_of(self, here: slice, feed: Tensor | None) -> Here:
+        """The lines that a step computes of some rows."""
+        if feed is None or self.drafts is None:
+            return here
+        return Places(here, feed.shape[1], self.drafts.of_rows(*feed.shape))
 
-        A row keeps the chosen tokens up to the first one that was not its draft; that token is right, too.
+    def _places_in(self, feed: Tensor) -> Tensor:
+        """0, 1, 2, ... for the places of each row."""
+        assert self.drafts is not None  # tells mypy
+        return self.drafts.numbers[: feed.shape[1]]
+
+    def _accept(
+        self, here: slice, feed: Tensor, chosen: Tensor, logprobs: Tensor, squeezed: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Let rows keep the chosen tokens up to the first one that was not its draft; that token is right, too.
+
+        Args: (n, width) each.
+        Returns:
+            (n, 1) each, int64: how many tokens each row goes on with, and the last of these.
         """
-        drafts, rows, search, history = self.drafts, self.rows, self.search, self._history
-        assert drafts is not None and isinstance(search, Picks)  # tells mypy
-        feed, generated, numbers = drafts.feed[here, :width], self._generated[here], drafts.numbers[:width]
-        places = Places(here, width, drafts.of_rows(len(feed), width))
-        made = (generated + 1 + numbers).clamp_(max=self.length - 1)  # how many tokens there are before each place
-        before = made.view(-1, 1)
-        logits = rows.verify(feed, view).flatten(0, 1)[:, : self._vocabulary]
-        stages = [stage for stage in self._on_places if stage.key() is not None]
-        temperatures = self._temperatures(places)
-        seen = self._tops.look(logits, temperatures, changed=bool(stages)) if self._tops.width else None
-        looks_back = any(stage.looks_back for stage in stages)
-        token_ids, lengths = history.ahead(here, view, feed) if looks_back else (feed, before)
-        for stage in stages:
-            logits = stage(logits, places, token_ids, lengths, before)
-        squeezed = torch.zeros_like(before[:, 0], dtype=torch.bool)
-        room = self._room(logits, places, before, squeezed) if self.short else None
-        keys = self._keys.next(places, before) if search.draws else None
-        token_ids, logprobs = search.pick(logits, places, keys, room)
-        chosen = token_ids.view(-1, width)
-        if seen is not None:
-            self._tops.write(seen, here, chosen, None, temperatures)
+        drafts, width = self.drafts, feed.shape[1]
+        assert drafts is not None  # tells mypy
         # filling after the drafts may equal what is chosen by chance, but it is no draft, and does not count
-        right = (chosen[:, :-1] == feed[:, 1:]) & (numbers[:-1] < drafts.real[here].unsqueeze(1))
+        real = drafts.numbers[: width - 1] < drafts.real[here].unsqueeze(1)
+        right = (chosen[:, :-1] == feed[:, 1:]) & real
         counts = right.to(torch.int64).cumprod(1).sum(1, keepdim=True) + 1
-        last = chosen.gather(1, counts - 1)
-        if self._drafter is not None:
-            self._drafter.go_on(here, last, counts, made.gather(1, counts - 1))
-        if history.wanted:
-            history.advance(here, chosen, counts)
-        search.results[0][here] = last
-        drafts.tokens[here, :width], drafts.logprobs[here, :width] = chosen, logprobs.view(-1, width)
-        drafts.squeezed[here, :width] = squeezed.view(-1, width)
+        newest = self.search.results[0][here].copy_(chosen.gather(1, counts - 1))
+        drafts.tokens[here, :width], drafts.logprobs[here, :width] = chosen, logprobs
+        drafts.squeezed[here, :width] = squeezed
         drafts.made[here], drafts.agreed[here] = counts.squeeze(1), counts.squeeze(1) - 1
-        rows.commit(counts.squeeze(1))
+        self.rows.commit(counts.squeeze(1))
         if self._counts:
-            generated.add_(counts).clamp_(max=self.length - 1)
+            self._generated[here].add_(counts).clamp_(max=self.length - 1)
+        return counts, newest
 
     def _temperatures(self, here: Here) -> Tensor | float:
         """What divides the logits of rows or places before a token is drawn, if a request asks for it."""
@@ -532,14 +477,9 @@ class Decoder:
         return self.search.temperatures(here) if asked else 1.0  # type: ignore[attr-defined]
 
     def _room(self, logits: Tensor, here: Here, generated: Tensor, squeezed: Tensor) -> Room:
-        """What the limits leave room for; everything without a limiter."""
-        limiter = self._limiter
-        if limiter is None or limiter.key() is None:
-            return Room(lambda wanted: logits, squeezed)
-        return limiter.room(logits, here, generated, squeezed)
-
-    def _follow(self, ancestors: Tensor, view: int) -> None:
-        self.rows.reorder(ancestors, view)
+        """What the limits leave room for; everything where no stage has limits."""
+        rooms = (stage.room(logits, here, generated, squeezed) for stage in self._active)
+        return next((room for room in rooms if room is not None), Room(lambda wanted: logits, squeezed))
 
     def _stay(self, ancestors: Tensor, view: int) -> None:
         self.rows.reorder(self._places[: len(ancestors)], view)
@@ -549,3 +489,12 @@ class Decoder:
         own = chain(self._keys.tensors(), (self._generated,), self._history.tensors())
         drafts = () if self.drafts is None else self.drafts.tensors()
         return chain(own, self.search.tensors(), drafts, *(stage.tensors() for stage in self.stages))
+
+
+def _changed(stage: Stage, logits: Tensor, here: Here, *so_far: Tensor) -> Tensor:
+    """What a stage makes of logits; functions of users write it between the recorded parts of a step."""
+    if not stage.anew:
+        return stage(logits, here, *so_far)
+    changed = torch.empty_like(logits, dtype=torch.float32)
+    aside(stage.write, changed, logits, here, *so_far, results=(changed,))
+    return changed

@@ -51,32 +51,26 @@ class History:
         self._token_ids[rows] = texts.repeat_interleave(each, 0)
         self._lengths[rows] = lengths.repeat_interleave(each, 0)
 
-    def seen(self, here: slice, view: int) -> tuple[Tensor, Tensor]:
-        """The tokens (n, columns) of the rows `here`, -1 where there is none, and how many they are, (n, 1).
+    def before(self, here: slice, view: int, feed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The tokens of the rows `here`, (n, columns), -1 where there is none, and how many they are, (n, 1).
 
-        If no stage wants them, there are no columns, and the counts mean nothing.
+        For a step that reads the tokens `feed`, (n, width), the newest one and drafts: those before each of its places,
+        (n * width, columns) and (n * width, 1). There are no columns if they are not wanted. Host sync: none.
         """
         if not self.wanted or self._token_ids is None:
             return self._lengths[here, :0], self._lengths[here]
-        token_ids = self._token_ids[here, :view]
-        return token_ids, self._lengths[here].clamp(max=token_ids.shape[1])  # a free row may have been longer
-
-    def ahead(self, here: slice, view: int, feed: Tensor) -> tuple[Tensor, Tensor]:
-        """As `seen`, for each place of a step that reads the tokens `feed`, (n, width): the newest token and drafts.
-
-        Returns:
-            (n * width, columns) tokens; (n * width, 1) how many they are. Host sync: none.
-        """
-        assert self._token_ids is not None  # tells mypy
-        before, lengths = self._token_ids[here], self._lengths[here]
-        before.scatter_(1, lengths + self._places[: feed.shape[1] - 1], feed[:, 1:])
+        token_ids, lengths = self._token_ids[here], self._lengths[here]
+        if feed is None:
+            token_ids = token_ids[:, :view]
+            return token_ids, lengths.clamp(max=token_ids.shape[1])  # a free row may have been longer
+        token_ids.scatter_(1, lengths + self._places[: feed.shape[1] - 1], feed[:, 1:])
         lengths = (lengths + self._places[: feed.shape[1]]).clamp_(max=view).unsqueeze(2)
         columns = torch.arange(view, device=feed.device)
-        token_ids = torch.where(columns < lengths, before[:, :view].unsqueeze(1), -1)
-        return token_ids.flatten(0, 1), lengths.flatten(0, 1)
+        before = torch.where(columns < lengths, token_ids[:, :view].unsqueeze(1), -1)
+        return before.flatten(0, 1), lengths.flatten(0, 1)
 
     def advance(
-        self, here: slice, token_ids: Tensor, counts: Tensor | None = None, ancestors: Tensor | None = None
+        self, here: slice, token_ids: Tensor, ancestors: Tensor | None = None, counts: Tensor | None = None
     ) -> None:
         """The rows `here` go on from their ancestors with the first `counts` (n, 1) of the tokens (n, width).
 

@@ -25,6 +25,7 @@ from gen.loop.memory import (
 )
 from gen.loop.options import Options
 from gen.loop.prefixes.tree import tree_of
+from gen.loop.replay.recorded import Recorded
 from gen.loop.searches.by_sampler import Kind
 from gen.loop.slots import share_out
 from gen.models.base import Model, NoRoom
@@ -84,7 +85,7 @@ class RowPool:
         self._unit = kind.width * options.step_rows
         self.least = self.whole(least)
         self._cap = options.rows or max(largest, usual_rows(model))
-        self._idle: Idle[Decoder] | None = model.idle
+        self._idle: Idle[Recorded] | None = model.idle
         self._streams: Streams | None = None
         self.tree = tree_of(model)
         self._warned = False
@@ -105,7 +106,7 @@ class RowPool:
             self.length = max((length for length in lengths if length <= shared), default=shared)
             self._each = self.length + sum(rooms.values()) / count
 
-    def take(self, count: int) -> Decoder:
+    def take(self, count: int) -> Recorded:
         """The model's idle set of rows if it fits, for this batch alone; else new rows.
 
         Raises:
@@ -123,7 +124,7 @@ class RowPool:
             pass
         return self.make(min(count, self._most_rows()))
 
-    def make(self, count: int) -> Decoder:
+    def make(self, count: int) -> Recorded:
         """New rows; fewer if memory does not hold as many.
 
         Raises:
@@ -144,7 +145,7 @@ class RowPool:
                     raise
                 count = self.fewer(count, error)
             else:
-                return made
+                return Recorded(made)
 
     def fewer(self, count: int, error: Exception) -> int:
         """How many rows to try after memory was out with so many: half as many, or as many again if memory that was
@@ -183,13 +184,13 @@ class RowPool:
         if self.tree is not None and self.tree.give_way():
             return True
         devices = self._model.placement.devices
-        return let_go(lambda rows: isinstance(rows, Decoder) and not rows.sizes().keys().isdisjoint(devices))
+        return let_go(lambda rows: isinstance(rows, Recorded) and not rows.sizes().keys().isdisjoint(devices))
 
     def whole(self, count: int) -> int:
         """Round a number of rows up to one that steps may have."""
         return -(-count // self._unit) * self._unit if self._options.step_rows > 1 else count
 
-    def give_back(self, rows: Decoder, *, keep: bool) -> None:
+    def give_back(self, steps: Recorded, *, keep: bool) -> None:
         """Take back the rows of a batch; the model keeps them for the next one, unless they take too much memory.
 
         If they do, what was recorded on them, above all CUDA graphs, is dropped first.
@@ -197,21 +198,22 @@ class RowPool:
         Args:
             keep: whether the rows are as a step leaves them; others are dropped.
         """
-        if rows.rows.lent:
-            rows.rows.give_back()
+        rows = steps.decoder.rows
+        if rows.lent:
+            rows.give_back()
         elif keep and self._idle is not None:
-            fits = self._may_keep(rows)
+            fits = self._may_keep(steps)
             if not fits:
-                rows.forget()
-            kept = fits or self._may_keep(rows)
+                steps.forget()
+            kept = fits or self._may_keep(steps)
             if kept:
-                self._idle.put(rows)
+                self._idle.put(steps)
             if self.tree is not None:
-                self.tree.leave(sum(rows.sizes().values()) if kept else 0)
+                self.tree.leave(sum(steps.sizes().values()) if kept else 0)
 
-    def _may_keep(self, rows: Decoder) -> bool:
+    def _may_keep(self, steps: Recorded) -> bool:
         """Whether rows take no more of a device's memory than a model may keep; kept texts make way for them."""
-        return all(size <= kept_bytes(device) for device, size in rows.sizes().items())
+        return all(size <= kept_bytes(device) for device, size in steps.sizes().items())
 
     def room(self, rows: Decoder | None = None) -> int | None:
         """How many tokens rows, existing ones or new ones, may have room for; None if there is no bound."""
@@ -276,14 +278,15 @@ class RowPool:
             most = min(most, int(room // self._each))
         return max(most, self.least) // self._unit * self._unit
 
-    def _take_idle(self, count: int) -> Decoder | None:
+    def _take_idle(self, count: int) -> Recorded | None:
         """The model's idle set, unless it is of another kind, or does not fit."""
         idle = self._idle.take() if self._idle is not None else None
         if idle is None:
             return None
-        self._streams = idle.streams
-        alike = idle.kind == self._kind.key and idle.serves(self._model)
-        return idle if alike and self._fits(idle, count) else None
+        decoder = idle.decoder
+        self._streams = decoder.streams
+        alike = decoder.kind == self._kind.key and decoder.serves(self._model)
+        return idle if alike and self._fits(decoder, count) else None
 
     def _fits(self, idle: Decoder, count: int) -> bool:
         """Whether a set has as many rows as are needed, and no more than are allowed."""

@@ -46,7 +46,7 @@ class Runner:
             lengths=[view_bucket(len(job.tokens) + _headroom(job) + drafts) for job in order],
             rows=rows,
         )
-        self._rows = self._pool.take(wanted)
+        self._steps = self._pool.take(wanted)
         self._batch = self._new_batch(order)
 
     def __enter__(self) -> Self:
@@ -57,12 +57,12 @@ class Runner:
 
     def close(self, *, broken: bool = False) -> None:
         """Give the rows back to the model; with `broken`, the rows of a call that broke off are dropped."""
-        if hasattr(self, "_rows"):  # there are none if memory was out for even the fewest rows
-            self._pool.give_back(self._rows, keep=not broken)
+        if hasattr(self, "_steps"):  # there are none if memory was out for even the fewest rows
+            self._pool.give_back(self._steps, keep=not broken)
 
     def current(self) -> AbstractContextManager[None]:
         """See `gen.loop.cuda_streams.Streams.current`; to advance often, stay in such a block."""
-        return self._rows.streams.current()
+        return self._steps.decoder.streams.current()
 
     @property
     def idle(self) -> bool:
@@ -73,11 +73,11 @@ class Runner:
 
         If the rows do not serve the model any more, all jobs go on in new ones.
         """
-        if not self._rows.serves(self._model):
-            jobs, count = self._batch.give_up(), self._rows.count
+        if not self._steps.decoder.serves(self._model):
+            jobs, count = self._batch.give_up(), self._steps.decoder.count
             self._drop()
             self._restart(jobs, count)
-        for part in job.split(self._model, self._rows.count):
+        for part in job.split(self._model, self._steps.decoder.count):
             self._batch.add(part)
 
     def advance(self) -> None:
@@ -91,7 +91,7 @@ class Runner:
         """
         try:
             self._batch.advance()
-            if self._pool.measure(self._rows):
+            if self._pool.measure(self._steps.decoder):
                 self._batch.bound(self._room())
         except Exception as error:
             self._recover(error)
@@ -107,10 +107,11 @@ class Runner:
 
     def _recover(self, error: Exception) -> None:
         """Go on in new rows: half as many if memory is out, else without the jobs that are to blame."""
-        jobs, count, failing = self._batch.give_up(), self._rows.count, self._rows.failing
+        jobs, decoder = self._batch.give_up(), self._steps.decoder
+        count, failing = decoder.count, decoder.failing
         running = [job for job in jobs if job.launched]
         self._pool.least = self._pool.whole(max((job.width for job in jobs), default=self._kind.width))
-        rows, short, serves = count, is_out_of_memory(error), self._rows.serves(self._model)
+        rows, short, serves = count, is_out_of_memory(error), decoder.serves(self._model)
         if short:
             try:
                 rows = self._pool.fewer(count, error)
@@ -120,6 +121,7 @@ class Runner:
                 # if none was running, the first waiting prompt was being read
                 fail_all(running or jobs[:1], too_large)
         traceback.clear_frames(error.__traceback__)  # the frames hold memory that must be freed
+        del decoder
         self._drop()  # before new rows are made
         if not short and serves:
             self._blame(error, failing, jobs, running)
@@ -163,13 +165,13 @@ class Runner:
 
     def _drop(self) -> None:
         """Drop the rows, and give back memory that was lent."""
-        self._rows.rows.give_back()
-        del self._batch, self._rows
+        self._steps.decoder.rows.give_back()
+        del self._batch, self._steps
 
     def _restart(self, jobs: Sequence[Job], rows: int) -> None:
         """Run jobs in new rows."""
         self._pool.begin_with([view_bucket(job.longest) for job in jobs] or [self._pool.length], rows)
-        self._rows = self._pool.make(rows)
+        self._steps = self._pool.make(rows)
         self._batch = self._new_batch([self._resumed(job) for job in jobs])
 
     def _resumed(self, job: Job) -> Job:
@@ -189,10 +191,10 @@ class Runner:
 
     def _new_batch(self, jobs: Sequence[Job]) -> Scheduler:
         batch = Scheduler(
-            self._model, self._rows, self._options, width=self._kind.width, tokens=self._room(), tree=self._pool.tree
+            self._model, self._steps, self._options, width=self._kind.width, tokens=self._room(), tree=self._pool.tree
         )
         for job in jobs:
-            for part in job.split(self._model, self._rows.count):
+            for part in job.split(self._model, self._steps.decoder.count):
                 batch.add(part)
         return batch
 
@@ -201,9 +203,9 @@ class Runner:
 
         A prompt that may not fit into memory is tried nevertheless, unless the caller has set a limit.
         """
-        options = self._options
-        alone = options.max_batch_tokens is None and (options.fixed or self._rows.count <= self._pool.least)
-        return self._pool.utmost(self._rows) if alone else self._pool.room(self._rows)
+        options, rows = self._options, self._steps.decoder
+        alone = options.max_batch_tokens is None and (options.fixed or self._steps.decoder.count <= self._pool.least)
+        return self._pool.utmost(rows) if alone else self._pool.room(rows)
 
 
 def _headroom(job: Job) -> int:

@@ -10,22 +10,18 @@ Example with two rows and three prompts, A, B and C: A ends after two tokens, an
 from collections import deque
 from collections.abc import Sequence
 from math import inf
-from time import monotonic, perf_counter
-
-import torch
+from time import monotonic
 
 from gen.errors import ResultError
-from gen.loop.decoder import Decoder
 from gen.loop.jobs import Job, alike
 from gen.loop.memory import is_out_of_memory
 from gen.loop.options import BESIDE_STEPS, WHOLE, Options
 from gen.loop.prefixes.sharing import Prefixes
 from gen.loop.prefixes.tree import PrefixTree
-from gen.loop.replay.steps import Steps
+from gen.loop.replay.recorded import Recorded
 from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.ring import Received, Sent
 from gen.loop.slots import Slot, Slots
-from gen.loop.speculation.costs import Costs
 from gen.loop.speculation.widths import tell, widths_for
 from gen.models.base import Model
 from gen.scoring.pairs import Pair
@@ -36,7 +32,7 @@ class Scheduler:
     """Runs requests of one kind of search over one set of rows, in the caller's thread.
 
     Args:
-        rows: a set of rows with nothing in it.
+        steps: the steps of a set of rows with nothing in it.
         options: how requests are run.
         width: how many rows a search has; 1 if every row is a text.
         tokens: how many tokens all rows may have room for together; None for what memory allows.
@@ -46,25 +42,25 @@ class Scheduler:
     def __init__(
         self,
         model: Model,
-        rows: Decoder,
+        steps: Recorded,
         options: Options,
         *,
         width: int = 1,
         tokens: int | None = None,
         tree: PrefixTree | None = None,
     ) -> None:
-        self._model, self._rows = model, rows
-        exact, self._measures = options.step_rows > 1, not options.fixed
-        self._costs = rows.costs if self._measures else Costs(rows.device, learns=False)
-        self._widths = widths_for(model, rows.rows, rows.search, options.speculate, self._costs, exact=exact)
+        self._model, self._steps = model, steps
+        rows, exact = steps.decoder, options.step_rows > 1
+        self._rows = rows
+        steps.begin(model, replay=options.replay, cuda_graph=options.cuda_graph, measures=not options.fixed)
+        self._widths = widths_for(model, rows.rows, rows.search, options.speculate, steps.costs, exact=exact)
         rows.speculate(None if self._widths is None else self._widths.speculation)
         self._tells = not exact and rows.rows.reads_places
         self._hurries = options.admit_tokens is None  # whether running rows wait as short as possible
         self._admit_tokens = options.admit_tokens or BESIDE_STEPS[rows.device.type]
-        self._steps = Steps(model, rows, replay=options.replay, cuda_graph=options.cuda_graph)
         self._waiting: deque[Job] = deque()
         self._reading: tuple[Job, int] | None = None  # a job whose prompt has only been read in part, and its row
-        self._slots = Slots(rows, width, tokens, options.step_rows)
+        self._slots = Slots(steps, width, tokens, options.step_rows)
         self._prefixes = Prefixes(rows, tree, keeps=options.keeps, exact=exact)
         self._deadline = inf  # the earliest deadline of all jobs
         self._looked = False  # whether this turn has checked if the model has changed
@@ -211,8 +207,8 @@ class Scheduler:
     def _look(self) -> None:
         """Check whether the model has changed, once for all requests that join in a turn."""
         if not self._looked:
-            self._steps.look()
-            self._prefixes.look(self._steps.version())
+            self._steps.check_model(self._model)
+            self._prefixes.look(self._steps.version(self._model))
             self._looked = True
 
     def _share(self, job: Job) -> None:
@@ -347,19 +343,13 @@ class Scheduler:
             job.alone = True
 
     def _step(self) -> bool:
-        """Launch a step of all live rows; whether it took longer, by `Steps.run` or because the rows have grown."""
+        """Launch a step of all live rows; whether it took longer, by `Recorded.run` or because the rows have grown."""
         before = self._rows.tokens
         drafts = self._looks_for_drafts()
         width = self._width() if drafts else 1
         count, view = self._slots.shape(width)
         self._rows.short = any(slot.job.short(width) for slot in self._live)
-        begin = self._costs.mark() if drafts else None
-        started = perf_counter()
-        took_long = self._steps.run(count, view, self._slots.lengths(count, width), width)
-        if self._measures and self._rows.device.type == "cpu":
-            self._rows.slow_steps.learn((count, view, width), perf_counter() - started, torch.get_num_threads())
-        if not self._steps.records:
-            self._costs.note(begin, count, width)
+        took_long = self._steps.run(count, view, self._slots.lengths(count, width), width, timed=drafts)
         self._sent.append((self._rows.send(width, drafted=drafts), count, self._live))
         self._slots.stepped(width)
         over = False
@@ -412,7 +402,7 @@ class Scheduler:
         received = sent.read(count)
         if sent.width > 1:
             self._correct(received, slots)
-            self._costs.judge(count, sent.width, sum(received.made[slot.row] for slot in slots) / len(slots))
+            self._steps.costs.judge(count, sent.width, sum(received.made[slot.row] for slot in slots) / len(slots))
         ended, right = False, 0
         for slot in slots:
             taker, job = slot.taker, slot.job

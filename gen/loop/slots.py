@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gen.loop.decoder import Decoder
 from gen.loop.jobs import Job
 from gen.loop.memory import TooLong
+from gen.loop.replay.recorded import Recorded
 from gen.loop.results.taker import Taker
 from gen.loop.speculation.host_drafts import SoFar
 from gen.loop.speculation.widths import Agreement
@@ -51,8 +51,9 @@ class Slots:
         filled: how many rows were filled together, if they cannot be filled one by one.
     """
 
-    def __init__(self, rows: Decoder, width: int, tokens: int | None, step_rows: int = 1) -> None:
-        self._rows, self._width, self.tokens, self._least = rows, width, tokens, step_rows
+    def __init__(self, steps: Recorded, width: int, tokens: int | None, step_rows: int = 1) -> None:
+        self._steps, self._width, self.tokens, self._least = steps, width, tokens, step_rows
+        rows = self._rows = steps.decoder
         self.at: list[Slot | None] = [None] * rows.count
         self.live: list[Slot] = []
         self.filled = 0
@@ -158,7 +159,7 @@ class Slots:
             self._written[target + offset] = written
         self.at[last.row : last.row + last.job.width] = [None] * last.job.width
         if last.row in rows.rooms:
-            rows.lay_out(rows.shared, {row: room for row, room in rows.rooms.items() if row != last.row})
+            self._steps.lay_out(rows.shared, {row: room for row, room in rows.rooms.items() if row != last.row})
         moved = replace(last, row=target)
         self.at[target : target + last.job.width] = [moved] * last.job.width
         self.live = sorted([*self.live[:-1], moved], key=lambda slot: slot.row)
@@ -196,7 +197,7 @@ class Slots:
         shared = view_bucket(shared) if shared > rows.shared else shared
         if self.tokens is not None and rows.count * shared + sum(rooms.values()) > self.tokens:
             shared, rooms = self._fitted(needs, rows.parts)
-        rows.lay_out(shared, rooms)
+        self._steps.lay_out(shared, rooms)
         return False
 
     def _fitted(self, needs: Mapping[int, int], parts: bool) -> tuple[int, dict[int, int]]:

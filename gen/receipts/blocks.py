@@ -19,7 +19,7 @@ from gen.stages.host_constraints import HostConstraints
 from gen.stages.penalties import PenaltyStage
 from gen.stages.places import Places
 from gen.stages.room import Room
-from gen.stages.stage import Drafter, Follower, PlacesStage, Stage
+from gen.stages.stage import Stage
 
 _LOGITS = 2**23  # how many numbers the logits of one reading may have
 _BLOCK = 256  # places of a text that are read at once, at most
@@ -106,10 +106,10 @@ class Reading:
         lengths = columns.view(-1, 1)
         known = torch.arange(self._tokens.shape[1], device=device) < lengths
         for stage in self._stages:
-            if not isinstance(stage, PlacesStage):
+            if not stage.takes_places:
                 logits = _place_by_place(stage, logits.view(going, width, -1), recorded)
                 continue
-            if isinstance(stage, Drafter):
+            if stage.goes_ahead:
                 self._go_ahead(stage, feed, at)
             history = torch.where(known, self._tokens[of_rows], -1) if stage.looks_back else feed
             logits = stage(logits, places, history, lengths, before)
@@ -124,9 +124,9 @@ class Reading:
         used = keys if self._search.draws else None
         chosen, logprobs = self._search.pick(logits, places, used, room)
         for stage in self._stages:
-            if isinstance(stage, Drafter):
+            if stage.goes_ahead:
                 counts = torch.full_like(made[:, :1], width)
-                stage.go_on(here, recorded[:, -1:], counts, made[:, -1:])
+                stage.advance(here, recorded[:, -1:], counts=counts, made=made)
         results = [one.view(going, width).double() for one in (chosen, logprobs, squeezed)]
         found = torch.stack(results, 2).tolist()  # the wait of this block
         for row, check in enumerate(self._checks[:going]):
@@ -146,7 +146,7 @@ class Reading:
             return None
         return next((stage for stage in self._stages if isinstance(stage, DeviceConstraints)), None)
 
-    def _go_ahead(self, stage: Drafter, feed: Tensor, at: int) -> None:
+    def _go_ahead(self, stage: Stage, feed: Tensor, at: int) -> None:
         """Let a stage follow the recorded tokens, so that it has a state before each place."""
         going, width = feed.shape
         here = slice(0, going)
@@ -159,7 +159,7 @@ class Reading:
             real = torch.full_like(feed[:, :1], width - 1)
             padded = torch.nn.functional.pad(feed, (0, self._most - width))
             stage.draft(here, padded, real, torch.full_like(real, at), walks=True)
-        stage.prepare_places(here, width)
+        stage.prepare(here, width)
 
     def _differ(self, check: Check, at: int, found: int, logits: Tensor, key: int) -> None:
         """Note that another token is chosen at a place than the recorded one. Host sync: some."""
@@ -188,12 +188,10 @@ def _place_by_place(stage: Stage, logits: Tensor, recorded: Tensor) -> Tensor:
     """What a stage that knows one place at a time makes of logits (n, width, vocab): (n * width, vocab)."""
     made, here = [], slice(0, len(logits))
     for place in range(logits.shape[1]):
-        if isinstance(stage, Follower):
-            stage.prepare(here)
+        stage.prepare(here)
         nothing = recorded[:, :0], recorded[:, :1], recorded[:, :1]  # it does not look back
         made.append(stage(logits[:, place], here, *nothing))
-        if isinstance(stage, Follower):
-            stage.chosen(here, recorded[:, place : place + 1], None)
+        stage.advance(here, recorded[:, place : place + 1])
     return torch.stack(made, 1).flatten(0, 1)
 
 

@@ -25,17 +25,17 @@ from gen.constraints.tables.arena import FIRST_CLASS, FORCED, FORCED_NEXT, ITSEL
 from gen.constraints.tables.masks import allow, bias_table
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.devices import to_device
-from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request, Thinking
 from gen.stages.ahead import Ahead
 from gen.stages.places import Here, lines
 from gen.stages.room import Room
+from gen.stages.stage import Stage
 
 _FAR = 2**62  # more tokens than any row has
 _STAYS = 256  # the column of the state itself; behind it those of the states that end a thought, see `Arena`
 
 
-class DeviceConstraints:
+class DeviceConstraints(Stage):
     """The last of the stages, so that no stage allows again what it forbids.
 
     If only the end of the text can come, only the first of the tokens that end it is allowed, with probability 1,
@@ -43,12 +43,10 @@ class DeviceConstraints:
     are.
     """
 
-    failing: Sequence[LogitsProcessor] = ()  # no functions of users run here
-    replayable = takes_places = True
-    looks_back = False
+    takes_places = goes_ahead = True
 
     def __init__(self, count: int, device: torch.device) -> None:
-        self._count, self._device, self.forces = count, device, False
+        self._count, self._device = count, device
         self._held: list[TokenAutomaton | None] = [None] * count
         self._used = self._thinks = False
         self._version = 0
@@ -137,14 +135,17 @@ class DeviceConstraints:
             on_host = torch.as_tensor(values, dtype=table.dtype, device="cpu")
             table[rows] = to_device(on_host, self._device).repeat_interleave(each, 0)
 
-    def prepare(self, here: slice) -> None:
-        """See `gen.stages.stage.Follower.prepare`: on a CPU the host walks to the next states, in a tenth of the time
-        that torch would take, and makes rows of allowed tokens when they are needed."""
-        if not self._on_cpu or self._arena is None:
+    def prepare(self, here: slice, width: int = 1) -> None:
+        """See `gen.stages.stage.Stage.prepare`: on a CPU the host walks to the next states, in a tenth of the time that
+        torch would take, and makes rows of allowed tokens when they are needed."""
+        arena = self._arena
+        if not self._on_cpu or arena is None:
             return
-        for automaton, state in zip(self._held[here], self._walk_on(here, self._arena), strict=True):
-            if automaton is not None and state:
-                self._arena.fill(automaton, state, self._held)
+        ahead = self._ahead[here, :width].tolist() if width > 1 else [[one] for one in self._walk_on(here, arena)]
+        for automaton, states in zip(self._held[here], ahead, strict=True):
+            for state in states:
+                if automaton is not None and state:
+                    arena.fill(automaton, state, self._held)
 
     def _walk_on(self, here: slice, arena: Arena) -> list[int]:
         """On a CPU: let the host walk with the tokens that the rows have taken; return the states of the rows."""
@@ -181,14 +182,6 @@ class DeviceConstraints:
         jumps = automaton.jumps[arena.state(automaton, state)]
         return arena.record(automaton, int(jumps[int(made >= bound)]))
 
-    def prepare_places(self, here: slice, width: int) -> None:
-        if not self._on_cpu or self._arena is None:
-            return
-        for automaton, states in zip(self._held[here], self._ahead[here, :width].tolist(), strict=True):
-            for state in states:
-                if automaton is not None and state:
-                    self._arena.fill(automaton, state, self._held)
-
     def __call__(self, logits: Tensor, here: Here, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """See `gen.stages.stage.Stage`; (n, vocab), float32 for logits in half precision. Host sync: none."""
         assert self._arena is not None  # tells mypy
@@ -203,7 +196,7 @@ class DeviceConstraints:
         return self._masked(logits, record[:, :1], here, own)
 
     def room(self, masked: Tensor, here: Here, generated: Tensor, squeezed: Tensor) -> Room:
-        """See `gen.stages.stage.Limiter.room`. Host sync: none."""
+        """See `gen.stages.stage.Stage.room`. Host sync: none."""
         if self._thinks and not isinstance(here, slice):
             states = self._ahead[here.rows, : here.width]
             lasts = self._lasts_at(here.rows, states, generated.view(-1, here.width)).view(-1, 1)
@@ -224,15 +217,36 @@ class DeviceConstraints:
 
         return Room(narrow, squeezed, fits)
 
-    def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
-        """See `gen.stages.stage.Follower.chosen`. Host sync: none."""
+    def advance(
+        self,
+        here: slice,
+        newest: Tensor,
+        ancestors: Tensor | None = None,
+        counts: Tensor | None = None,
+        made: Tensor | None = None,
+    ) -> None:
+        """See `gen.stages.stage.Stage.advance`. Host sync: none."""
+        if counts is not None and made is not None:
+            self._take_drafts(here, counts, made)
         if self._on_cpu:
             if ancestors is not None:
                 self._state[here] = self._state[here].index_select(0, ancestors)
-            self._taken[here] = token_ids
+            self._taken[here] = newest
             return
-        state = self._after(here, token_ids.squeeze(1), ancestors)
+        state = self._after(here, newest.squeeze(1), ancestors)
         self._state[here] = state.unsqueeze(1) * self._goes_on[here]
+
+    def _take_drafts(self, here: slice, counts: Tensor, made: Tensor) -> None:
+        """Rows go on with their first drafts; their newest token, after these, is still to be walked."""
+        if self._thinks:
+            numbers = torch.arange(self._ahead.shape[1], device=self._device)
+            lasts = self._lasts_at(here, self._ahead[here], made[:, :1] + numbers)
+            self._lasts[here] = lasts.gather(1, counts - 1)
+        made = made.gather(1, counts - 1)
+        if self._thinks:
+            self._made[here] = made
+        torch.gather(self._ahead[here], 1, counts - 1, out=self._state[here])
+        torch.lt(made, self._lasts[here], out=self._goes_on[here])
 
     def ahead(self, row: int, drafts: int) -> Ahead | None:
         assert self._arena is not None  # tells mypy
@@ -259,7 +273,7 @@ class DeviceConstraints:
     def draft(
         self, here: slice, feed: Tensor, real: Tensor, generated: Tensor, *, walks: bool
     ) -> tuple[Tensor, Tensor]:
-        """See `gen.stages.stage.Drafter.draft`: a token that the automaton forces replaces the draft that was found."""
+        """See `gen.stages.stage.Stage.draft`: a token that the automaton forces replaces the draft that was found."""
         assert self._arena is not None  # tells mypy
         table, columns, drafts = self._arena.table, self._columns[here], feed[:, 1:]
         ahead, known = self._records_ahead(feed.shape[1])[here], list[Tensor]()
@@ -286,21 +300,6 @@ class DeviceConstraints:
         ahead[:, 1:].mul_(going)
         drafts.copy_(tokens)
         return going.sum(1, keepdim=True), forced
-
-    def go_on(self, here: slice, token_ids: Tensor, counts: Tensor, generated: Tensor) -> None:
-        """See `gen.stages.stage.Drafter.go_on`. Host sync: none."""
-        before = self._ahead[here].gather(1, counts - 1)
-        if self._thinks:
-            numbers = torch.arange(self._ahead.shape[1], device=self._device)
-            lasts = self._lasts_at(here, self._ahead[here], generated - counts + 1 + numbers)
-            self._lasts[here] = lasts.gather(1, counts - 1)
-            self._made[here] = generated
-        goes_on = generated < self._lasts[here]
-        if self._on_cpu:
-            self._state[here], self._taken[here], self._goes_on[here] = before, token_ids, goes_on
-            return
-        state = self._walk(before.squeeze(1), self._columns[here], token_ids.squeeze(1)).unsqueeze(1)
-        self._state[here] = state * goes_on
 
     def move(self, source: int, target: int) -> None:
         self._held[target] = self._held[source]

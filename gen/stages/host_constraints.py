@@ -15,8 +15,9 @@ from torch import Tensor
 
 from gen.constraints.composing.host_thoughts import HostThoughtWalker
 from gen.constraints.tables.masks import allow, bias_table
-from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
+from gen.stages.places import Here
+from gen.stages.stage import Stage
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -65,11 +66,8 @@ class _Chosen:
     rows: Sequence[_Row]
 
 
-class HostConstraints:
-    """See `gen.stages.stage.Follower`; the masks are llguidance's, with each row's own tokens that end a text."""
-
-    failing: Sequence[LogitsProcessor] = ()  # no functions of users run here
-    looks_back = False
+class HostConstraints(Stage):
+    """See `gen.stages.stage.Stage`; the masks are llguidance's, with each row's own tokens that end a text."""
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device
@@ -88,7 +86,7 @@ class HostConstraints:
 
     @property
     def replayable(self) -> bool:
-        """See `gen.stages.stage.Follower`: on CUDA the host takes part in the step."""
+        """See `gen.stages.stage.Stage`: on CUDA the host takes part in the step."""
         return not self._on_cuda
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
@@ -110,14 +108,15 @@ class HostConstraints:
                 row.take(token_id)
             self._rows[start : start + each] = [row.copy() for _ in range(each)]
 
-    def prepare(self, here: slice) -> None:
+    def prepare(self, here: slice, width: int = 1) -> None:
         if not self._on_cuda:
             self._follow()
             self._fill(here)
             self._chosen = _Chosen(here, self._rows[here])
 
-    def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
+    def __call__(self, logits: Tensor, here: Here, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """See `gen.stages.stage.Stage`; float32. Host sync: on CUDA a wait for the tokens of the step before."""
+        assert isinstance(here, slice)  # it takes no places; tells mypy
         if self._on_cuda:
             self._follow()
             self._fill(here)
@@ -129,9 +128,16 @@ class HostConstraints:
         own = torch.where(certain < logits.shape[1], 0.0, allowed.gather(1, at))
         return allowed.scatter_(1, at, own)
 
-    def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
+    def advance(
+        self,
+        here: slice,
+        newest: Tensor,
+        ancestors: Tensor | None = None,
+        counts: Tensor | None = None,
+        made: Tensor | None = None,
+    ) -> None:
         self._reorders = ancestors is not None
-        self._taken[here].copy_(token_ids.squeeze(1), non_blocking=True)
+        self._taken[here].copy_(newest.squeeze(1), non_blocking=True)
         if ancestors is not None:
             self._ancestors[here].copy_(ancestors, non_blocking=True)
         if self._on_cuda:
@@ -144,9 +150,6 @@ class HostConstraints:
     def tensors(self) -> Iterable[Tensor]:
         on_host = [] if self._bias is None or self._on_cuda else [self._taken, self._ancestors]
         return on_host if self._bias is None else [*on_host, self._masks, self._certain]
-
-    def memory(self) -> int:
-        return 0
 
     def _begin_use(self, requests: Sequence[Request]) -> None:
         """Make room for masks, and forget earlier texts of the rows."""

@@ -12,24 +12,23 @@ import torch
 from torch import Tensor
 
 from gen.devices import to_device
-from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
 from gen.samplers.penalties import Penalties
 from gen.stages.places import Here, lines
+from gen.stages.stage import Stage
 
 _NOTHING, _ANYTHING = -2, -3  # in the table of words: equal to no token, to every token
 _NONE = Penalties()
 _SMALLEST = 1e-30  # a penalty that is smaller would be 0 in float32
 
 
-class PenaltyStage:
+class PenaltyStage(Stage):
     """Runs the penalties of `gen.samplers.Penalties`, which says what each of them does, in its order.
 
     Tables have as many columns as the requests so far have needed, rounded up to a power of two. A table that is too
     small is replaced by a new one; then `key` changes.
     """
 
-    failing: Sequence[LogitsProcessor] = ()  # no functions of users run here
     looks_back = takes_places = True
 
     def __init__(self, count: int, device: torch.device) -> None:

@@ -8,12 +8,14 @@ from torch import Tensor
 from gen.errors import ResultError
 from gen.requests.processors import LogitsProcessor, takes_one_row
 from gen.requests.request import Request
+from gen.stages.places import Here
+from gen.stages.stage import Stage
 
 _MOST_KEPT = 16
 _Lists = dict[tuple[int, ...], tuple[tuple[LogitsProcessor, ...], Tensor]]  # by ids of functions; (count, 1) bool
 
 
-class UserProcessors:
+class UserProcessors(Stage):
     """Runs each request's list of functions on all rows, once for equal lists; only the request's rows change.
 
     A function gets token_ids (rows, columns) int64, -1 past a row's end; lengths (rows,) int64, how many tokens there
@@ -30,7 +32,6 @@ class UserProcessors:
         failing: the functions of the list that was running when a step failed; empty if none was.
     """
 
-    replayable = True  # everything but the functions, which run at every step
     looks_back = True
 
     def __init__(self, count: int, device: torch.device) -> None:
@@ -87,8 +88,9 @@ class UserProcessors:
         self._kept[ids][1].zero_()
         return self._kept[ids]
 
-    def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
+    def __call__(self, logits: Tensor, here: Here, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """See `gen.stages.stage.Stage`. Host sync: those of the functions."""
+        assert isinstance(here, slice)  # it takes no places; tells mypy
         changed = logits
         for ids, (processors, mine) in self._lists.items():
             # a clone, so that what functions change in place does not change other rows' logits
@@ -115,29 +117,17 @@ class UserProcessors:
 
     @property
     def anew(self) -> bool:
-        """See `gen.stages.stage.RunsFunctions`; a recorded step cannot know row lengths, which some functions need."""
+        """See `gen.stages.stage.Stage`; a recorded step cannot know row lengths, which some functions need."""
         functions = [one for processors, _ in self._lists.values() for one in processors]
         return not all(getattr(one, "replayable", False) is True and not takes_one_row(one) for one in functions)
 
-    def write(
-        self, changed: Tensor, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor
-    ) -> None:
-        """See `gen.stages.stage.RunsFunctions`. Host sync: those of the functions."""
-        changed.copy_(self(logits, here, history, lengths, generated))
-
-    def prepare(self, here: slice) -> None:
-        """See `gen.stages.stage.Follower.prepare`; rows that go on from one another have equally many tokens."""
+    def prepare(self, here: slice, width: int = 1) -> None:
+        """See `gen.stages.stage.Stage.prepare`; rows that go on from one another have equally many tokens."""
         for row in range(self._count)[here]:
             self._lengths[row] += 1
 
-    def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
-        """See `gen.stages.stage.Follower.chosen`."""
-
     def move(self, source: int, target: int) -> None:
         self._asked[target], self._lengths[target] = self._asked[source], self._lengths[source]
-
-    def memory(self) -> int:
-        return 0
 
     def tensors(self) -> Iterable[Tensor]:
         return [mine for _, mine in self._lists.values()]

@@ -114,10 +114,10 @@ def _counts_of_a_step(
         counter.counts["walks"] = counter.counts.get("walks", 0) + 1
         return walk(self, *args)
 
-    def stepping(rows: Decoder, count: int, view: int, own_width: int = 1) -> Any:
+    def stepping(rows: Decoder, count: int, view: int, own_width: int = 1) -> None:
         counter.counts = found if own_width == width else {}
         counter.counts.clear()
-        return counter.watch("step", step(rows, count, view, own_width))
+        counter.watch("step", step)(rows, count, view, own_width)
 
     monkeypatch.setattr(DeviceConstraints, "_walk", walking)
     monkeypatch.setattr(Decoder, "step", stepping)

@@ -14,7 +14,6 @@ from gen.loop.decoder import Decoder
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.prefixes.tree import tree_of
-from gen.loop.replay import steps
 from gen.loop.run_all import run_all
 from gen.models.transformers.rows import TransformersRows
 from gen.runtime import cpu_memory
@@ -307,7 +306,7 @@ def test_a_text_that_outgrows_memory_fails_alone(known: bool, monkeypatch: pytes
 def test_steps_are_not_recorded_where_memory_does_not_hold_what_they_make(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = []
     for free, recorded in ((10**9, True), (10**4, False)):
-        monkeypatch.setattr(steps, "free_bytes", lambda device, free=free: free)
+        monkeypatch.setattr("gen.loop.replay.recorded.free_bytes", lambda device, free=free: free)
         model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
         texts.append(gen.generate(model, PROMPTS, sampler=greedy(), max_new_tokens=40, eos_token_id=[]))
         assert bool(model.idle.take().recordings) is recorded
@@ -389,11 +388,11 @@ def test_texts_that_were_read_and_then_idle_rows_go_before_a_batch_is_halved(
         gpu, tree = torch.device("cuda:0"), tree_of(model)
         assert tree is not None
 
-        def failing(rows: Decoder, count: int, view: int, width: int = 1) -> Any:
+        def failing(rows: Decoder, *shape: Any, **how: Any) -> None:
             seen.append((rows.count, tree.spare(gpu), len(beside.idle._kept)))
             if len(seen) < 4:
                 raise torch.OutOfMemoryError("CUDA out of memory")
-            return step(rows, count, view, width)
+            step(rows, *shape, **how)
 
         with gen.Engine(model, rows=4) as engine:
             engine.submit("x" * 100, max_new_tokens=2).completion()

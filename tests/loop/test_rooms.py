@@ -127,7 +127,7 @@ def test_a_row_that_is_read_in_parts_is_looked_at_no_further_than_it_has_columns
         runner.add(joins)
         while not joins.launched:
             runner.advance()
-            seen.append(dict(runner._rows.rooms))
+            seen.append(dict(runner._steps.decoder.rooms))
         runner.drain()
     assert [*map(len, seen)] == [1] * 3  # parts of its prompt; another row has memory of its own
     found = [one.token_ids for job in jobs for one in job.completions()]
@@ -148,6 +148,6 @@ def test_a_wide_step_looks_no_further_than_its_rows_have_room(monkeypatch: pytes
         seen = list[tuple[bool, int]]()
         while not runner.idle:
             runner.advance()
-            seen.append((jobs[2].ended, len(runner._rows.rooms)))
+            seen.append((jobs[2].ended, len(runner._steps.decoder.rooms)))
     assert (True, 1) in seen[:-1]
     assert [one.text for job in jobs for one in job.completions()] == expected

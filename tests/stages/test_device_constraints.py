@@ -157,7 +157,7 @@ def test_masks_are_what_a_walk_of_every_token_says_and_every_text_ends_whole(num
                 token_id = chance.choice(sure)
             text.take(token_id)
             chosen.append(token_id)
-        stage.chosen(slice(0, 3), torch.tensor(chosen).unsqueeze(1), None)
+        stage.advance(slice(0, 3), torch.tensor(chosen).unsqueeze(1), None)
     assert all(automaton.table.final[text.state] for text in texts)
 
 
@@ -195,7 +195,7 @@ def test_rows_that_are_held_to_nothing_are_left_as_they_are() -> None:
         assert torch.equal(changed[1], logits[1]) == (made >= 9)
         room = room_in(stage, changed, [made] * 3)
         assert made >= 9 or room.fits(torch.full((3, 1), 50)).squeeze(1).tolist() == [True] * 3
-        stage.chosen(slice(0, 3), torch.full((3, 1), 49), None)
+        stage.advance(slice(0, 3), torch.full((3, 1), 49), None)
     stage.begin()
     assert stage.key() is None
 
@@ -237,7 +237,7 @@ def test_rows_come_and_go_each_with_its_own_constraint(device: str) -> None:
                     text.take(chosen[-1])
             token_ids = to_device(torch.tensor(chosen).unsqueeze(1), torch.device(device))
             with no_host_sync():
-                stage.chosen(slice(0, 4), token_ids, None)
+                stage.advance(slice(0, 4), token_ids, None)
 
 
 def test_a_row_that_moves_goes_on_where_it_was() -> None:
@@ -246,7 +246,7 @@ def test_a_row_that_moves_goes_on_where_it_was() -> None:
     admit(stage, 0, request_of(second, 9))
     admit(stage, 2, request_of(first, 9))
     masked(stage, torch.zeros(3, SIZE), [0] * 3)
-    stage.chosen(slice(0, 3), torch.tensor([[ord("x")], [0], [ord("a")]]), None)
+    stage.advance(slice(0, 3), torch.tensor([[ord("x")], [0], [ord("a")]]), None)
     for tensor in stage.tensors():
         tensor[1].copy_(tensor[2])
     stage.move(2, 1)
@@ -270,9 +270,9 @@ def test_texts_go_on_from_their_ancestors() -> None:
     stage = DeviceConstraints(3, CPU)
     admit(stage, 0, request_of(TokenAutomaton(regex_table("a1|b2|c3"), WORDY), 9, seeds=(0, 1, 2)))
     masked(stage, torch.zeros(3, SIZE), [0] * 3)
-    stage.chosen(slice(0, 3), torch.tensor([[ord(letter)] for letter in "abc"]), None)
+    stage.advance(slice(0, 3), torch.tensor([[ord(letter)] for letter in "abc"]), None)
     masked(stage, torch.zeros(3, SIZE), [1] * 3)
-    stage.chosen(slice(0, 3), torch.tensor([[EOS]] * 3), torch.tensor([2, 2, 0]))
+    stage.advance(slice(0, 3), torch.tensor([[EOS]] * 3), torch.tensor([2, 2, 0]))
     allowed = [row.isfinite().nonzero().squeeze(1).tolist() for row in masked(stage, torch.zeros(3, SIZE), [1] * 3)]
     assert allowed == [[ord("3")], [ord("3")], [ord("1")]]
 
@@ -311,5 +311,5 @@ def test_a_step_on_a_gpu_has_no_host_sync() -> None:
                 chosen = changed.argmax(1, keepdim=True)
                 fits = room.fits(chosen)
                 room.narrow(~fits.squeeze(1))
-                stage.chosen(slice(0, 2), torch.where(fits, chosen, 0), None)
+                stage.advance(slice(0, 2), torch.where(fits, chosen, 0), None)
                 generated += 1

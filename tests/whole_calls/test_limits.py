@@ -15,7 +15,7 @@ from benchmarks.constraints.limits import checked
 from gen.calls.reading import find_step_rows, read_call
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
-from gen.loop.replay.steps import Steps
+from gen.loop.replay.recorded import Recorded
 from gen.loop.runner import Runner
 from gen.requests.settings import Settings
 from gen.samplers import beam_search, greedy, multinomial
@@ -274,13 +274,13 @@ class TestSteps:
     ) -> None:
         """For steps that make one token each."""
         short: list[bool] = []
-        run = Steps.run
+        run = Recorded.run
 
-        def noted(steps: Any, *shape: Any) -> None:
-            short.append(steps._rows.short)
-            run(steps, *shape)
+        def noted(steps: Any, *shape: Any, **how: Any) -> None:
+            short.append(steps.decoder.short)
+            run(steps, *shape, **how)
 
-        monkeypatch.setattr(Steps, "run", noted)
+        monkeypatch.setattr(Recorded, "run", noted)
         for pattern, times in (("[a-z]*", 1), ("x{40}[a-z]*", 1), ("x{40}([a-z]{30}-)*", 7)):
             kind = gen.compile(model, gen.regex(pattern))
             arguments: dict[str, Any] = {"max_new_tokens": 60, "shorten": True, "eos_token_id": [], "speculate": False}
@@ -366,7 +366,7 @@ class TestUsualLimit:
             jobs = [new_job(model, request) for request in call.requests]
             model.release()
             with Runner(model, jobs, Options(max_batch_tokens=6000)) as runner:
-                sizes.append((runner._rows.count, runner._rows.length))
+                sizes.append((runner._steps.decoder.count, runner._steps.decoder.length))
         assert sizes[0] == sizes[1] and sizes[0][0] > 20
 
     def test_many_long_texts_fit_a_small_batch(self, model: Any) -> None:

@@ -13,7 +13,7 @@ from gen.loop.options import WHOLE
 from gen.loop.prefixes.beginnings import common
 from gen.loop.prefixes.columns import Columns, load
 from gen.loop.prefixes.tree import PrefixTree, tree_of
-from gen.loop.replay.steps import rests_on, version_of
+from gen.loop.replay.recorded import rests_on, version_of
 from gen.models.base import Model
 from gen.models.checks import check_usable, new_rows
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt

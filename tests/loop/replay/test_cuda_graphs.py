@@ -17,9 +17,9 @@ from torch import Tensor
 
 import gen
 from gen.loop import row_pool
-from gen.loop.decoder import Decoder
-from gen.loop.replay import cuda_graphs, steps
+from gen.loop.replay import cuda_graphs, recorded
 from gen.loop.replay.cuda_graphs import Graph
+from gen.loop.replay.recorded import Recorded
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import MultinomialSampler, Sampler
 from gen.samplers.base import Sampled
@@ -71,11 +71,11 @@ def tokens(model: TransformersModel, sampler: Any = None, new_tokens: int | list
     return [[one.token_ids for one in texts] if isinstance(texts, list) else texts.token_ids for texts in made]
 
 
-def kept(model: TransformersModel) -> Decoder:
+def kept(model: TransformersModel) -> Recorded:
     """The set of rows that the model keeps, without taking it away."""
     rows: Any = model.idle.take()
     model.idle.put(rows)
-    assert isinstance(rows, Decoder)
+    assert isinstance(rows, Recorded)
     return rows
 
 
@@ -88,23 +88,14 @@ def graphs(model: TransformersModel) -> list[Graph]:
 def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     """The (rows, view) of every capture, in order."""
     shapes: list[tuple[int, int]] = []
-    capture, step = cuda_graphs.capture, Decoder.step
-    last: list[tuple[int, int]] = []
-    of: dict[int, tuple[int, int]] = {}
-
-    def stepping(rows: Decoder, count: int, view: int, width: int = 1) -> Any:
-        last.append((count, view))
-        made = step(rows, count, view, width)
-        of[id(made)] = count, view
-        return made
+    capture = cuda_graphs.capture
 
     def capturing(step: Any, rests_on: Sequence[object], others: Any) -> Graph:
         made = capture(step, rests_on, others)
-        shapes.append(of[id(step)])
+        shapes.append(step.args[:2])
         return made
 
-    monkeypatch.setattr(Decoder, "step", stepping)
-    monkeypatch.setattr(steps, "capture", capturing)
+    monkeypatch.setattr(recorded, "capture", capturing)
     yield shapes
 
 
@@ -157,7 +148,7 @@ def test_a_step_is_captured_once_it_is_worth_it_and_the_largest_first(
     captures: list[tuple[int, int]], gpu: torch.device
 ) -> None:
     model = adapter(gpu)
-    tokens(model, new_tokens=steps._WORTH["cuda"])  # the prompt gives the first token: one step too few
+    tokens(model, new_tokens=recorded._WORTH["cuda"])  # the prompt gives the first token: one step too few
     assert captures == []
     tokens(model, new_tokens=20)
     assert captures == [(3, 32), (3, 64)]  # first 32 columns, the most that there were; then the rows have grown
@@ -176,7 +167,7 @@ def test_growing_drops_graphs_and_their_memory(captures: list[tuple[int, int]], 
     gc.collect()
     assert old() is None
     assert {shape[1] for shape in captures} == {32, 64, 96, 128}
-    assert kept(model).length == 128
+    assert kept(model).decoder.length == 128
 
 
 def reserved(gpu: torch.device) -> int:
@@ -510,7 +501,7 @@ def test_a_graph_keeps_what_it_reads_and_writes(gpu: torch.device) -> None:
     addresses = {thing.data_ptr() for thing in graph._rests_on if isinstance(thing, Tensor)}
     weights = {parameter.data_ptr() for parameter in model.hf_model.parameters()}
     rows = kept(model)
-    state = {tensor.data_ptr() for _, tensor, _ in rows.rows.parts()} | {rows._keys.table.data_ptr()}
+    state = {tensor.data_ptr() for _, tensor, _ in rows.decoder.rows.parts()} | {rows.decoder._keys.table.data_ptr()}
     embedding = model.hf_model.get_input_embeddings().weight.data_ptr()
     assert weights <= addresses and embedding in addresses
     assert state <= addresses

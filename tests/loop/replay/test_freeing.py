@@ -11,6 +11,7 @@ from torch import Tensor
 
 import gen
 from gen.loop.decoder import Decoder
+from gen.loop.replay.recorded import Recorded
 from gen.models.transformers.layer_state import LayerState
 from gen.models.transformers.model import TransformersModel
 from tests.helpers import byte_tokenizer, tiny_model
@@ -41,9 +42,9 @@ def generate(model: TransformersModel, texts: int = 1, new_tokens: int = 28, **o
 def recorded(model: TransformersModel, *, whole: bool = True) -> list[ref[Tensor]]:
     """The cache tensors of the rows that the model keeps; steps have been recorded on them, or a part of a step."""
     rows: Any = model.idle.take()
-    assert isinstance(rows, Decoder) and bool(rows.recordings) == whole and bool(rows.recording) != whole
+    assert isinstance(rows, Recorded) and bool(rows.recordings) == whole and bool(rows.recording) != whole
     model.idle.put(rows)
-    return [ref(tensor) for name, tensor, _ in rows.rows.parts() if "cache" in name]
+    return [ref(tensor) for name, tensor, _ in rows.decoder.rows.parts() if "cache" in name]
 
 
 def alive(tensors: list[ref[Tensor]]) -> int:
@@ -53,11 +54,11 @@ def alive(tensors: list[ref[Tensor]]) -> int:
 def fails_once(monkeypatch: pytest.MonkeyPatch) -> None:
     step, failed = Decoder.step, [False]
 
-    def failing(rows: Decoder, count: int, view: int, width: int = 1) -> Callable[[], None]:
+    def failing(rows: Decoder, *shape: Any, **how: Any) -> None:
         if not failed[0]:
             failed[0] = True
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return step(rows, count, view, width)
+        step(rows, *shape, **how)
 
     monkeypatch.setattr(Decoder, "step", failing)
 

@@ -11,8 +11,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 import gen
-from gen.loop.decoder import Decoder
 from gen.loop.options import Options
+from gen.loop.replay.recorded import Recorded
 from gen.loop.runner import Runner
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.snapshot import Snapshot
@@ -33,9 +33,9 @@ def text(model: TransformersModel, **options: Any) -> tuple[list[int], list[floa
     return made.token_ids, made.logprobs
 
 
-def kept(model: TransformersModel) -> Decoder:
+def kept(model: TransformersModel) -> Recorded:
     rows: Any = model.idle.take()
-    assert isinstance(rows, Decoder)
+    assert isinstance(rows, Recorded)
     model.idle.put(rows)
     return rows
 
@@ -179,7 +179,7 @@ def test_texts_that_run_go_on_with_the_model_as_it_is_when_another_joins() -> No
         with Runner(model, [first], Options(replay=replay), rows=2) as runner:
             for _ in range(25):
                 runner.advance()
-            looked = bool(runner._rows.recordings)
+            looked = bool(runner._steps.recordings)
             set_activation(hf_model)
             runner.add(second)
             while not runner.idle:
@@ -201,7 +201,7 @@ def test_what_changes_at_every_call_is_told_once(caplog: pytest.LogCaptureFixtur
     hf_model.model.norm.calls = -1
     text(model)
     text(model)
-    assert kept(model).changes == 0
+    assert kept(model)._changes == 0
 
 
 def test_a_call_looks_at_the_whole_model_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 import gen
-from gen.loop.decoder import Decoder
+from gen.loop.replay.recorded import Recorded
 from gen.models.transformers import snapshot
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.snapshot import Snapshot
@@ -38,7 +38,7 @@ def text(model: TransformersModel, **settings: Any) -> list[int]:
 
 def recorded(model: TransformersModel) -> bool:
     rows: Any = model.idle.take()
-    assert isinstance(rows, Decoder)
+    assert isinstance(rows, Recorded)
     model.idle.put(rows)
     return bool(rows.recordings)
 

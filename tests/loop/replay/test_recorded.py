@@ -11,6 +11,7 @@ from torch import Tensor
 import gen
 from gen.loop.cuda_streams import Streams
 from gen.loop.decoder import Decoder
+from gen.loop.replay.recorded import Recorded
 from gen.loop.replay.recording import Replay, record_in_steps
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.transformers.model import TransformersModel
@@ -42,14 +43,14 @@ def twice(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         seen.append(steps > 0)
         yield recorded
 
-    monkeypatch.setattr("gen.loop.replay.steps.record_in_steps", logged)
+    monkeypatch.setattr("gen.loop.replay.recorded.record_in_steps", logged)
     return seen
 
 
 def shapes(model: TransformersModel) -> set[tuple[int, int]]:
     """The rows and columns of the steps that the model's idle rows have recorded."""
     rows: Any = model.idle.take()
-    assert isinstance(rows, Decoder)
+    assert isinstance(rows, Recorded)
     model.idle.put(rows)
     return {key[:2] for key in rows.recordings}  # type: ignore[index]
 
@@ -95,7 +96,7 @@ def test_shapes_that_take_turns_are_recorded_in_turn(model: TransformersModel) -
 
 
 def test_a_shape_that_comes_no_more_gives_way(model: TransformersModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gen.loop.replay.steps._AT_ONCE", 3)
+    monkeypatch.setattr("gen.loop.replay.recorded._AT_ONCE", 3)
 
     def texts(cut: int, steps: int) -> tuple[int, int]:
         for _ in range(steps // 2):
@@ -196,10 +197,10 @@ def test_beams_are_rehearsed_without_a_copy_of_the_cache(shape: str) -> None:
             for _ in range(20):
                 if rehearsed:
                     before = [(tensor, tensor.clone()) for tensor in rows.moving()]
-                    rows.rehearsal(8, 32)()
+                    rows.step(8, 32, stays=True)
                     for tensor, value in before:
                         tensor.copy_(value)
-                rows.step(8, 32)()
+                rows.step(8, 32)
                 found.append([result.tolist() for result in rows.search.results])
             cache = {tensor.untyped_storage().data_ptr() for name, tensor, _ in rows.rows.parts() if "keys" in name}
             assert cache and not cache & {tensor.untyped_storage().data_ptr() for tensor in rows.moving()}
