@@ -22,7 +22,7 @@ from benchmarks.measuring import machine, markdown_table, ratio, spread, write_j
 from gen.calls.reading import read_call
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.offline.manifest import read_manifest
 from gen.offline.rows import Row, row_seed
 from gen.offline.worker.worker import Task, Worker

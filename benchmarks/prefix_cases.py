@@ -13,7 +13,7 @@ from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.prefixes import beginnings
 from gen.loop.prefixes.tree import tree_of
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.requests.settings import Settings
 
 

@@ -28,7 +28,7 @@ import gen
 from benchmarks.measuring import machine, ratio, spread, write_json
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.receipts.reading import read_receipt
 
 TOKENS, TEXTS, OF_MANY = 200, 100, 100

@@ -22,7 +22,7 @@ from gen.calls.reading import find_step_rows
 from gen.completions import Completion
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.models.base import Rows
 from gen.models.transformers.model import TransformersModel
 from gen.requests.request import Request

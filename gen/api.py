@@ -21,8 +21,7 @@ from gen.loop.feed import Feed
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.results.values import valued
-from gen.loop.run_all import run_all
-from gen.loop.runner import Runner
+from gen.loop.runner import Runner, run_all
 from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import Model
 from gen.models.checks import check_loaded

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from gen.loop.speculation.costs import Costs
+from gen.loop.step_times import Costs
 from gen.models.transformers.probing import probe_model
 from tests.helpers.probes import remembered
 from virtual_gpus import virtual_gpus

@@ -16,7 +16,7 @@ from gen.calls.reading import read_call
 from gen.errors import ArgumentError, check_number, show
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.requests.settings import Settings
 from tests.helpers import ScriptedModel
 

@@ -9,7 +9,7 @@ from torch import Tensor
 import gen
 from gen.calls import reading as calls
 from gen.constraints import compiling
-from gen.loop import batch, engine_thread
+from gen.loop import engine_thread, scheduler
 from gen.requests import reading
 from gen.samplers import beam_search, multinomial
 from tests.helpers import ScriptedModel, ScriptedRows
@@ -26,7 +26,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (batch, engine_thread, reading):
+    for module in (scheduler, engine_thread, reading):
         monkeypatch.setattr(module, "monotonic", clock)
     return clock
 

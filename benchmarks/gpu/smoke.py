@@ -15,7 +15,7 @@ import torch
 import gen
 from benchmarks.gpu.reporting import Given, read
 from benchmarks.programs import PROMPTS
-from gen.loop.replay import cuda_graphs, steps
+from gen.loop.replay import cuda_graphs, recorded
 
 KINDS: dict[str, dict[str, Any]] = {
     "greedy": {"sampler": gen.samplers.greedy()},
@@ -115,7 +115,7 @@ def counted() -> Iterator[list[str]]:
         outcomes.append("captured")
         return graph
 
-    with patch.object(steps, "capture", counting):
+    with patch.object(recorded, "capture", counting):
         yield outcomes
 
 

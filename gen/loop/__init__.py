@@ -1,8 +1,8 @@
 """The decode loop: requests become rows of a batch, and each step takes the rows from logits to tokens and texts.
 
-run_all, engine_thread       many requests in the caller's thread; requests that join a thread of the engine's
-runner, row_pool, memory     one batch, through errors; where its rows come from; how much room they may have
-batch, jobs, slots           which requests wait, which text is in which row, what a step has given to each
+runner, engine_thread        many requests in the caller's thread, through errors; requests that join an engine's thread
+row_pool, memory             where a batch's rows come from; how much room they may have
+scheduler, jobs, slots       which requests wait, which text is in which row, what a step has given to each
 decoder                      a step: the model, the stages, the search, the next token
 draw_keys, history           the key of each draw; the tokens so far, for stages
 searches/                    how the next token is chosen

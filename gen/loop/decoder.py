@@ -12,9 +12,8 @@ from gen.loop.draw_keys import DrawKeys
 from gen.loop.history import History
 from gen.loop.prefixes.columns import Kept, load
 from gen.loop.replay.asides import aside
-from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.ring import Ring, Sent, packed
-from gen.loop.results.top_tokens import TopTokens
+from gen.loop.results.top_tokens import PromptTokens, TopTokens
 from gen.loop.searches.search import Picks, Search
 from gen.loop.speculation.drafts import FORCED, LONGEST, Drafts, look_up
 from gen.loop.speculation.host_drafts import SoFar, drafts_of

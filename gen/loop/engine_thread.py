@@ -14,12 +14,11 @@ from time import monotonic, perf_counter, sleep
 from weakref import WeakSet, finalize
 
 from gen.errors import ArgumentError, EngineClosed, EngineFull, IncompleteError
-from gen.loop.feed import Feed, wake
+from gen.loop.feed import Feed, WaitingLine, wake
 from gen.loop.jobs import Job, new_job
 from gen.loop.memory import check_room
 from gen.loop.options import Options
 from gen.loop.runner import Runner
-from gen.loop.waiting_line import WaitingLine
 from gen.models.base import Model
 from gen.requests.request import Request
 from gen.runtime.forking import new_lock

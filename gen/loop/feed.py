@@ -1,21 +1,22 @@
-"""A text on its way from the engine's thread to its readers, in threads and in event loops.
+"""A text on its way from an engine's queue to its readers, in threads and in event loops; and that queue.
 
 The engine never waits for a reader. At each turn it only checks whether a reader waits; readers decode the text.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from threading import Lock
 from time import monotonic, sleep
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from gen.completions import Completion, StreamEvent
 from gen.errors import own
 from gen.loop.jobs import Job
 from gen.loop.results.events import Events
 from gen.loop.results.texts import Text
+from gen.models.base import Model
 
 BETWEEN = 0.008  # seconds that a reader in a thread waits after a piece, because waking it costs a part of a step
 
@@ -194,3 +195,42 @@ def _move(source: deque[Sleeper], target: list[Sleeper]) -> None:
     """Move all readers; those that add themselves meanwhile are moved too."""
     while source:
         target.append(source.popleft())
+
+
+PATIENCE = 60.0  # seconds after which a request is next, whatever its priority
+
+
+class _Place(NamedTuple):
+    model: Model
+    priority: int
+    since: float
+
+
+class WaitingLine:
+    """Waiting requests: the lowest priority comes first, among equals the first that came. A request that has waited
+    long is next, whatever its priority.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[Feed, _Place] = {}  # in the order in which they came
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Feed]:
+        return iter(self._places)
+
+    def add(self, feed: Feed, model: Model, priority: int, now: float) -> None:
+        """Let a request wait, from `now` on, in seconds of any clock."""
+        self._places[feed] = _Place(model, priority, now)
+
+    def pop(self, now: float) -> tuple[Feed, Model]:
+        """Take the next request out of the line."""
+        feed, first = next(iter(self._places.items()))
+        if now - first.since < PATIENCE:  # nobody has waited longer
+            feed = min(self._places, key=lambda one: self._places[one].priority)  # the first among equals
+        return feed, self._places.pop(feed).model
+
+    def remove(self, feed: Feed) -> bool:
+        """Take a request out of the line; whether it was in it."""
+        return self._places.pop(feed, None) is not None

@@ -7,9 +7,8 @@ from itertools import pairwise
 from gen.completions import Completion, TopLogprobs
 from gen.errors import own
 from gen.loop.prefixes.columns import Kept
-from gen.loop.results.prompt_tokens import PromptTokens
-from gen.loop.results.taker import Taker
-from gen.loop.results.texts import Text
+from gen.loop.results.texts import Taker, Text
+from gen.loop.results.top_tokens import PromptTokens
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model
 from gen.requests.processors import LogitsProcessor
@@ -26,6 +25,7 @@ class Job:
         takers: take its results; each has `width` rows side by side.
         resumed: tokens of its text that were made before, in other rows; they are read like the prompt's.
         weight: the log-probability of these tokens.
+        known: how many tokens of its text are made again, from its beginning, and dropped.
         read: how many tokens of its prompt are in its rows, if it is read in parts or goes on from copied columns.
         source: the row, or the kept columns, that have these tokens until its own row has them; then None.
         cached: how many of these tokens were copied instead of read.
@@ -45,6 +45,7 @@ class Job:
     width: int = 1
     resumed: Sequence[int] = ()
     weight: float = 0.0
+    known: int = 0
     read: int = 0
     source: int | Kept | None = None
     cached: int = 0

@@ -1,16 +1,19 @@
-"""Runs one batch to its end, through errors: with half the rows if memory is out, else without the jobs to blame."""
+"""Runs one batch to its end, through errors: with half the rows if memory is out, else without the jobs to blame.
+
+`run_all` sorts many jobs into batches by their kind of search, and runs one batch after the other. If all rows of a
+model must have room for as much as the longest one, jobs are sorted by length too.
+"""
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Self
 
 from gen.errors import ModelError, ResultError
 from gen.loop.jobs import Job, fail_all, new_job
-from gen.loop.memory import TooManyRows, is_out_of_memory
+from gen.loop.memory import TooManyRows, check_room, is_out_of_memory
 from gen.loop.options import Options
 from gen.loop.prefixes.sharing import together
-from gen.loop.results.taker import Again
 from gen.loop.row_pool import RowPool
 from gen.loop.scheduler import Scheduler
 from gen.loop.searches.by_sampler import kind_of_search
@@ -182,7 +185,7 @@ class Runner:
         """
         job.launched = job.ahead = job.read = job.cached = 0
         if self._options.step_rows > 1 and (text := job.only_text) is not None:
-            job.takers = [Again(job.takers[0], len(text.token_ids))]
+            job.known = len(text.token_ids)
         elif (text := job.only_text) is not None:
             job.resumed, job.weight = list(text.token_ids), sum(text.logprobs)
         else:
@@ -211,3 +214,47 @@ class Runner:
 def _headroom(job: Job) -> int:
     """How many new tokens its rows have room for at first."""
     return min(job.request.limit, max(_HEADROOM, len(job.request.draft)))
+
+
+_NEAR = 32  # prompts of a batch may differ by so many columns, and by as many more as the shorter prompt has
+
+
+def run_all(
+    model: Model, jobs: Sequence[Job], options: Options, progress: Callable[[Job], object] | None = None
+) -> None:
+    """Run jobs until all have ended; the error of a job that has failed is in the job.
+
+    Args:
+        progress: called with every job that has ended.
+    Raises:
+        ArgumentError: a job needs more room than there may be; nothing has run.
+    """
+    todo = sorted((job for job in jobs if not job.ended), key=lambda job: -len(job.tokens))
+    rows = ((job.request.number, job.width * options.step_rows, job.most_tokens) for job in todo)
+    check_room(rows, options.max_batch_tokens)
+    groups: list[list[Job]] = []
+    last: dict[Hashable, list[Job]] = {}
+    for job in jobs:
+        job.done = progress
+        if job.ended:
+            job.finish()
+    parts = model.parts_rows  # then a batch has room for any lengths
+    for job in todo:
+        # under a bound, jobs of a batch have equally many rows each, so that each has room where the longest has
+        kind = kind_of_search(job.request.sampler).key, job.width if options.max_batch_tokens is not None else None
+        group = last.get(kind)
+        if group is None or not ((parts and job.width == 1) or _alike(group[0], job)):
+            group = last[kind] = []
+            groups.append(group)
+        group.append(job)
+    for group in groups:
+        try:
+            with Runner(model, group, options, options.rows if options.fixed else None) as runner:
+                runner.drain()
+        except Exception as error:  # not the error of a single prompt: all jobs that have not ended get it
+            fail_all([job for job in group if not job.ended], error)
+
+
+def _alike(longest: Job, job: Job) -> bool:
+    """Whether a job's prompt is not much shorter than the longest one of its batch, for which all rows have room."""
+    return view_bucket(len(longest.tokens)) <= 2 * view_bucket(len(job.tokens)) + _NEAR

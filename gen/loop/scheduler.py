@@ -19,8 +19,8 @@ from gen.loop.options import BESIDE_STEPS, WHOLE, Options
 from gen.loop.prefixes.sharing import Prefixes
 from gen.loop.prefixes.tree import PrefixTree
 from gen.loop.replay.recorded import Recorded
-from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.ring import Received, Sent
+from gen.loop.results.top_tokens import PromptTokens
 from gen.loop.slots import Slot, Slots
 from gen.loop.speculation.widths import tell, widths_for
 from gen.models.base import Model
@@ -411,7 +411,10 @@ class Scheduler:
             right += self._learn(slot, received) > 0
             try:
                 for results in received.places[: received.made[slot.row]]:
-                    taker.take(results, slot.row)
+                    if job.known:
+                        job.known -= 1
+                    else:
+                        taker.take(results, slot.row)
             except Exception as error:  # an error of a tokenizer
                 job.fail(error)
             ended = ended or slot.over

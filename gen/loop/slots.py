@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from gen.loop.jobs import Job
 from gen.loop.memory import TooLong
 from gen.loop.replay.recorded import Recorded
-from gen.loop.results.taker import Taker
+from gen.loop.results.texts import Taker
 from gen.loop.speculation.host_drafts import SoFar
 from gen.loop.speculation.widths import Agreement
 

@@ -22,7 +22,7 @@ from gen.loop.memory import is_out_of_memory
 from gen.loop.options import Options
 from gen.loop.prefixes.beginnings import common
 from gen.loop.results.texts import Text
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.models.base import Model
 from gen.models.checks import check_model
 from gen.receipts.blocks import Reading

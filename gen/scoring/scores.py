@@ -10,7 +10,7 @@ from gen.arguments import as_lists, check_flag, is_whole, read_whole
 from gen.errors import ArgumentError, show
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.models.base import Model
 from gen.models.checks import check_model
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts, vocabulary

@@ -6,7 +6,7 @@ from gen.calls.reading import read_call
 from gen.completions import Completion
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.requests.settings import Settings
 from gen.samplers import greedy
 

@@ -14,7 +14,7 @@ from gen.loop.decoder import Decoder
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.prefixes.tree import tree_of
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.models.transformers.rows import TransformersRows
 from gen.runtime import cpu_memory
 from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial, sample_seed

@@ -17,8 +17,7 @@ from gen.loop.decoder import Decoder
 from gen.loop.jobs import Job
 from gen.loop.options import Options
 from gen.loop.row_pool import RowPool
-from gen.loop.run_all import run_all
-from gen.loop.runner import Runner
+from gen.loop.runner import Runner, run_all
 from gen.loop.slots import view_bucket
 from gen.loop.speculation.widths import Widths
 from gen.models.transformers.rows import TransformersRows

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from gen.loop.waiting_line import PATIENCE, WaitingLine
+from gen.loop.feed import PATIENCE, WaitingLine
 
 
 def test_who_is_next_is_who_a_plain_search_finds() -> None:

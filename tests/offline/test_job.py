@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from torch import Tensor
 
 import gen
-from gen.loop.speculation.costs import Costs
+from gen.loop.step_times import Costs
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
 from gen.offline.manifest import read_manifest

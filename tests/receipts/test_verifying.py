@@ -13,7 +13,7 @@ import torch
 import gen
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.receipts.margins import margin
 from gen.receipts.reading import read_receipt
 from tests.helpers import byte_tokenizer, tiny_model

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gen.loop import slow_steps
-from gen.loop.slow_steps import SlowSteps
+from gen.loop import step_times
+from gen.loop.step_times import SlowSteps
 from gen.runtime import cpu_threads
 
 CHOSEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
@@ -19,7 +19,7 @@ CHOSEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOMP_SPINCOUNT", "OMP_WAIT_POLI
 def _nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in CHOSEN:
         monkeypatch.delenv(name, raising=False)
-    slow_steps.check_quota.cache_clear()
+    step_times.check_quota.cache_clear()
 
 
 @pytest.fixture

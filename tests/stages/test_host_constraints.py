@@ -11,7 +11,7 @@ from torch import Tensor
 import gen
 from gen.errors import SamplingError
 from gen.loop.options import Options
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from tests.helpers import EOS, byte_tokenizer, tiny_model
 from tests.loop.calls import new_jobs, run_in_rows

@@ -28,7 +28,7 @@ from transformers.generation.logits_process import TopHLogitsWarper, WatermarkLo
 
 import gen
 from gen.loop.options import Options
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.stages.user_processors import UserProcessors
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 import gen
 from gen.loop.options import Options
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from tests.helpers import byte_tokenizer, tiny_model

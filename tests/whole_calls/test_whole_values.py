@@ -15,7 +15,7 @@ from torch import Tensor
 import gen
 from gen.errors import ArgumentError, ConstraintError, IncompleteError, SamplingError
 from gen.loop.options import Options
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.samplers.base import Sampled
 from tests.constraints.samples import PATTERNS, SCHEMAS

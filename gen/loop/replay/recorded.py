@@ -19,8 +19,7 @@ from gen.loop.replay.asides import Once, heard, leave_out
 from gen.loop.replay.cuda_graphs import CaptureFailed, Graph, capture
 from gen.loop.replay.observing import CannotReplay
 from gen.loop.replay.recording import Replay, record, record_in_steps
-from gen.loop.slow_steps import SlowSteps
-from gen.loop.speculation.costs import Costs
+from gen.loop.step_times import Costs, SlowSteps
 from gen.models.base import Model
 from gen.runtime.isolation import settings_of_the_process
 

@@ -6,6 +6,7 @@ Only this file decides whether a text has ended.
 import math
 from collections.abc import Sequence
 from copy import copy
+from typing import Protocol
 
 from gen.completions import Completion, FinishReason, TopLogprobs
 from gen.constraints.composing.thoughts import ThoughtWalker
@@ -15,6 +16,28 @@ from gen.loop.results.stop_strings import StopStrings
 from gen.loop.results.thoughts import thoughts_of
 from gen.requests.request import Request
 from gen.tokens.tokenizers import ByteDetokenizer, Detokenizer, Tokenizer
+
+
+class Taker(Protocol):
+    """Takes the results of the rows of one text, or of one search, step by step."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it needs nothing more."""
+
+    @property
+    def texts(self) -> "Sequence[Text]":
+        """Its texts that grow token by token, in the order of their rows; empty if they are only known at the end."""
+
+    def take(self, results: StepResults, row: int) -> None:
+        """Take a step's results; its rows begin at `row`. Results that come after its end are ignored."""
+
+    def completions(self) -> list[Completion]:
+        """Its completions, once it has ended.
+
+        Raises:
+            GenError: the error of one of its texts.
+        """
 
 
 def nothing_left(request: Request, name: str, new_tokens: int) -> SamplingError:

@@ -6,8 +6,7 @@ from functools import partial
 
 import torch
 
-from gen.loop.results.taker import Taker
-from gen.loop.results.texts import Text
+from gen.loop.results.texts import Taker, Text
 from gen.loop.searches.beams import Beams, BeamTexts
 from gen.loop.searches.drawing import Drawing
 from gen.loop.searches.search import Search

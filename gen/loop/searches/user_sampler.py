@@ -103,7 +103,7 @@ class UserSamplerTexts:
         return all(text.ended for text in self.texts)
 
     def take(self, results: StepResults, row: int) -> None:
-        """See `gen.loop.results.taker.Taker`; if a row is squeezed, all are: the sampler may look at all of them."""
+        """See `gen.loop.results.texts.Taker`; if a row is squeezed, all are: the sampler may look at all of them."""
         rows = range(row, row + len(self.texts))
         ancestors = results.search[2]
         sources = [own + ancestors[own] - row for own in rows]

@@ -3,6 +3,10 @@ see where the tokens that followed before would not match the type.
 
 Example: a text so far is `{"name": "Ada Byron`, and the prompt says "Ada Byron, 36". A name may have a comma in it, but
 here the comma suggests that the name ends. So `",` is the first draft, and forced tokens follow it: ` "age": `.
+
+Where a text was made before, what follows there is drafted as long as the new text is the same, and again where the new
+text comes back to it. Example: the old text is "The cat sat on the mat.", and the new one so far "The dog sat on". At
+"dog" they part. The last two tokens, " sat" and " on", stand in the old text too: " the mat." follows there.
 """
 
 from collections.abc import Sequence
@@ -11,11 +15,72 @@ from typing import Self
 import numpy as np
 
 from gen.constraints.automata.arrays import Longs
-from gen.loop.speculation.drafts import ENDING, FORCED, LONGEST
-from gen.loop.speculation.recorded import Recorded, places_of_last
-from gen.loop.speculation.settings import MOST, Speculation
+from gen.loop.speculation.drafts import ENDING, FORCED, LONGEST, NGRAM, RECORDED
+from gen.loop.speculation.settings import MOST, MOST_RECORDED, Speculation
 from gen.loop.speculation.words import Words, ends_long_word, is_in_word
 from gen.stages.ahead import Ahead
+
+
+class EarlierText:
+    """How far a text that grows has come in one that was made before."""
+
+    def __init__(self, token_ids: Sequence[int]) -> None:
+        self._tokens: Longs = np.array(token_ids, np.int64)
+        self._at = 0  # the place of the next token
+        self._same = 0  # how many tokens before it are the same
+        self._lost = False  # whether that place has to be found
+        self._parted = False  # whether it ever had to be
+
+    def follow(self, made: Longs) -> None:
+        """The text goes on with these tokens."""
+        there = self._tokens[self._at : self._at + len(made)]
+        same = 0
+        for expected, token in zip(there.tolist(), made.tolist(), strict=False):
+            if expected != token:
+                break
+            same += 1
+        self._at += same
+        self._same += same
+        if same < len(made):
+            self._lost = self._parted = True
+
+    def drafts(self, text: Longs, least: int) -> list[tuple[int, int]]:
+        """The tokens that follow, and the kind of each: 7 at first, and about twice as many as were the same so far.
+
+        Args:
+            text: the tokens so far, those of the prompt too.
+            least: how many of its last tokens must stand in the old text.
+        """
+        if self._lost:
+            found, count = places_of_last(text, self._tokens)
+            if count < least:
+                return []
+            nearest = np.abs(found - self._at).argmin()
+            self._at = int(found[nearest]) + 1
+            self._same = count
+            self._lost = False
+        most = min(MOST_RECORDED, max(MOST, (1 << self._same.bit_length()) - 1))
+        following = self._tokens[self._at : self._at + most].tolist()
+        if not self._parted or self._same >= NGRAM:
+            return [(token, RECORDED) for token in following]
+        return [(token, min(self._same + place, LONGEST)) for place, token in enumerate(following)]
+
+
+def places_of_last(text: Longs, within: Longs) -> tuple[Longs, int]:
+    """Where the last tokens of a text stand within others, as many of them as can be found, at most `NGRAM`.
+
+    Returns:
+        The places of the last one, in order; how many were found.
+    """
+    last = len(text) - 1
+    at, count = np.flatnonzero(within == text[last]), 1
+    while at.size and count < min(NGRAM, len(text)):
+        longer = at[(within[at - count] == text[last - count]) & (at >= count)]
+        if not longer.size:
+            break
+        at, count = longer, count + 1
+    return at, count if at.size else 0
+
 
 _SIGNS = tuple(bytes([sign]) for sign in b",;:!?()\n")  # signs that may follow a name or a number in prose
 _WORD = 6  # most words have at most so many tokens
@@ -35,7 +100,7 @@ class SoFar:
         self._prompt_ids, self._room = prompt_ids, np.array(prompt_ids, np.int64)
         self.tokens: Longs = self._room
         self._words: Words | None = None
-        self._recorded = Recorded(draft) if draft else None
+        self._recorded = EarlierText(draft) if draft else None
 
     def take(self, made: Sequence[int]) -> Self:
         """Take the text's own tokens; those that it had before are not looked at."""
@@ -50,7 +115,7 @@ class SoFar:
         return self
 
     def recorded(self, least: int) -> list[tuple[int, int]]:
-        """What follows in the text that was made before, and the kind of each token; see `Recorded.drafts`."""
+        """What follows in the text that was made before, and the kind of each token; see `EarlierText.drafts`."""
         return [] if self._recorded is None else self._recorded.drafts(self.tokens, least)
 
     def found(self, ahead: Ahead | None, newest: int, *, drafted: bool, least: int) -> list[tuple[int, int]]:

@@ -13,8 +13,8 @@ from operator import mul
 from weakref import WeakKeyDictionary
 
 from gen.loop.searches.search import Picks, Search
-from gen.loop.speculation.costs import Costs
 from gen.loop.speculation.settings import MOST, Speculate, Speculation, same_in_any_width
+from gen.loop.step_times import Costs
 from gen.models.base import Model, Rows
 from gen.samplers.base import Sampler
 from gen.samplers.kinds import draws

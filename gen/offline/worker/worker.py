@@ -159,7 +159,7 @@ class Worker:
         from gen.calls.reading import find_step_rows
         from gen.loop.jobs import new_job
         from gen.loop.options import Options
-        from gen.loop.run_all import run_all
+        from gen.loop.runner import run_all
 
         jobs = [new_job(self._model, request) for request in requests]
         step_rows = find_step_rows(self._model, self._settings["exact"])

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 import gen
 from gen.loop.decoder import Decoder
 from gen.loop.options import Options
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.models.transformers.rows import TransformersRows
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model

@@ -14,7 +14,7 @@ from gen.completions import Completion
 from gen.errors import ArgumentError
 from gen.loop.scheduler import Scheduler
 from gen.loop.speculation.drafts import RECORDED
-from gen.loop.speculation.recorded import Recorded
+from gen.loop.speculation.host_drafts import EarlierText
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import beam_search, greedy, multinomial
 
@@ -54,7 +54,7 @@ def tokens(found: list[tuple[int, int]]) -> list[int]:
 
 
 def test_a_text_that_is_the_same_gets_ever_more_drafts() -> None:
-    recorded, text, counts = Recorded(range(300)), longs(7), []
+    recorded, text, counts = EarlierText(range(300)), longs(7), []
     while len(found := tokens(recorded.drafts(text, 2))):
         counts.append(len(found))
         assert found == [*range(found[0], found[-1] + 1)]
@@ -65,7 +65,7 @@ def test_a_text_that_is_the_same_gets_ever_more_drafts() -> None:
 
 
 def test_a_text_that_parted_comes_back_by_the_tokens_that_follow() -> None:
-    recorded = Recorded([1, 2, 3, 4, 5, 6, 7, 8, 9])
+    recorded = EarlierText([1, 2, 3, 4, 5, 6, 7, 8, 9])
     text = longs(0, 1, 2, 30)
     recorded.follow(text[1:])
     assert recorded.drafts(text, 2) == []
@@ -79,7 +79,7 @@ def test_a_text_that_parted_comes_back_by_the_tokens_that_follow() -> None:
 
 
 def test_of_equal_places_the_nearest_is_taken() -> None:
-    recorded, text = Recorded([1, 2, 3, 4, 9, 5, 1, 2, 7, 7, 1, 2, 8]), longs(1, 2, 3, 4, 9, 30, 1, 2)
+    recorded, text = EarlierText([1, 2, 3, 4, 9, 5, 1, 2, 7, 7, 1, 2, 8]), longs(1, 2, 3, 4, 9, 30, 1, 2)
     recorded.follow(text)
     assert tokens(recorded.drafts(text, 2)) == [7, 7, 1, 2, 8]
 

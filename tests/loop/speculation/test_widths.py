@@ -11,9 +11,9 @@ import torch
 from accelerate import dispatch_model  # type: ignore[import-untyped]
 
 import gen
-from gen.loop.speculation.costs import Costs
 from gen.loop.speculation.drafts import ENDING, FORCED
 from gen.loop.speculation.widths import Agreement, Widths, ways_through, worth_of
+from gen.loop.step_times import Costs
 from gen.models.base import Rows
 from gen.models.exllama.exllamav2_model import Exllamav2Rows
 from gen.models.exllama.exllamav3_model import Exllamav3Rows

@@ -21,7 +21,7 @@ from gen.loop.cuda_streams import Streams
 from gen.loop.decoder import Decoder
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Inputs
 from gen.models.transformers import rows

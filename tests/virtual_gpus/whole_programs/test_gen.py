@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 import gen
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
-from gen.loop.run_all import run_all
+from gen.loop.runner import run_all
 from gen.models.transformers.model import TransformersModel
 from gen.requests.reading import read_requests
 from gen.requests.settings import Settings

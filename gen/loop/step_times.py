@@ -1,14 +1,18 @@
-"""How long steps take that read several tokens of each row, in plain steps of as many rows.
+"""How long steps take: those that read several tokens of each row in plain steps, and those that others slow down.
 
 Example: steps of 8 tokens are guessed to take 1.6 plain steps. The first one takes 110 ms, where plain steps take 50 ms
 on average: that is 2.2. From now on such a step counts as 1.72 plain steps, a fifth of the way from 1.6 to 2.2.
 """
 
+import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from functools import cache
 from time import perf_counter, thread_time
 
 import torch
+
+from gen.runtime import cpu_threads
 
 # a guess, in parts of what a step takes whatever it reads: what a wide step takes more, and what each token adds
 _WIDE, _TOKEN = 0.1, 0.12
@@ -87,3 +91,48 @@ def _seconds_between(begin: Mark, end: Mark) -> float:
     if isinstance(begin, float) or isinstance(end, float):
         return float(end) - float(begin)  # type: ignore[arg-type]
     return float(begin.elapsed_time(end)) / 1000
+
+
+logger = logging.getLogger("gen")
+
+_MANY = 8  # times as long as the fastest step of the same shape
+_IN_A_ROW = 16
+
+
+class SlowSteps:
+    """The fastest step of each shape, and how many steps in a row were slow."""
+
+    def __init__(self) -> None:
+        self._fastest: dict[Hashable, float] = {}
+        self._slow = 0
+        self._told = False
+
+    def learn(self, shape: Hashable, seconds: float, threads: int) -> None:
+        """Note how long a step has taken by the clock on the wall.
+
+        Args:
+            shape: what steps must have in common to take the same time.
+            threads: how many torch has.
+        """
+        check_quota(threads)
+        fastest = self._fastest[shape] = min(seconds, self._fastest.get(shape, seconds))
+        self._slow = self._slow + 1 if seconds > _MANY * fastest else 0
+        if self._slow < _IN_A_ROW or self._told:
+            return
+        self._told = True
+        if helps := cpu_threads.advice(threads):
+            logger.warning("steps take %.0f times as long as they did: %s", seconds / fastest, helps)
+
+
+@cache
+def check_quota(threads: int) -> None:
+    """Say in the log, once, if torch has more threads than the process's control groups let compute."""
+    allowed = cpu_threads.quota()
+    if allowed is not None and threads > max(1, int(allowed)):
+        logger.warning(
+            "torch has %d threads, and this container may use %g CPUs; set OMP_NUM_THREADS=%d in the environment "
+            "before torch is imported: more threads stop each other",
+            threads,
+            allowed,
+            max(1, int(allowed)),
+        )
