@@ -12,7 +12,7 @@ from tqdm import tqdm
 from gen.arguments import LARGEST, check_flag, read_whole
 from gen.calls.reading import OnErrors, read_call
 from gen.calls.rollouts import Rollouts, for_rollouts, rollouts_of
-from gen.calls.streams import CallerStream, EngineStream, Stream
+from gen.calls.streams import EngineStream, OwnTurns, Stream
 from gen.completions import Completion
 from gen.engine import runs_in_engines, submit
 from gen.errors import ArgumentError, Interrupted, own
@@ -20,7 +20,6 @@ from gen.loop.engine_thread import EngineThread
 from gen.loop.feed import Feed
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
-from gen.loop.results.values import valued
 from gen.loop.runner import Runner, run_all
 from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import Model
@@ -327,7 +326,7 @@ def stream(
     options = Options(
         replay=replay, cuda_graph=cuda_graph, step_rows=call.step_rows, speculate=read_speculate(speculate)
     )
-    return CallerStream(_turns(model, job, options), job)
+    return Stream(OwnTurns(_turns(model, job, options), job))
 
 
 @overload
@@ -438,19 +437,15 @@ def astream(model: Model, prompt: Prompt, output_type: Any = None, **settings: U
     return stream
 
 
-def _turns(model: Model, job: Job, options: Options) -> Generator[Completion | None]:
-    """Advance the text by one step at a time, and yield None; at the end of a search, yield its completion.
+def _turns(model: Model, job: Job, options: Options) -> Generator[None]:
+    """Advance the text by one step at a time.
 
     The settings and CUDA streams under which a step computes are undone before each yield.
     """
     with Runner(model, [job], options) as runner:
         while not runner.idle:
             runner.advance()
-            yield None
-    [completion] = job.completions()
-    if job.only_text is None:
-        yield completion
-    valued(job.request, completion)  # raises where the text is not whole
+            yield
 
 
 async def _run_beside_others(model: Model, jobs: Sequence[Job]) -> None:

@@ -1,8 +1,8 @@
 """Streams: a text comes piece by piece, or event by event, and its completion at the end."""
 
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
 from types import TracebackType
 from typing import Literal, Self, TypeVar
@@ -19,7 +19,7 @@ from gen.loop.results.values import valued
 T = TypeVar("T")
 
 
-class Stream(Iterator[str], ABC):
+class Stream(Iterator[str]):
     """The pieces of one text, none of them empty, and at its end the completion.
 
     A text of an output type that ends before it is whole raises `IncompleteError` after its last piece, and one whose
@@ -30,25 +30,25 @@ class Stream(Iterator[str], ABC):
 
     _compiles_late = False  # whether its output type may be compiled after the call
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._closed = False
         self._read_as = ""
 
     @property
     def _constraint(self) -> Constraint | None:
-        return self._job.request.constraint
+        return self._feed.job.request.constraint
 
     @property
     def prompt_tokens(self) -> int:
         """How many tokens its prompt has."""
-        return len(self._job.request.prompt_ids)
+        return len(self._feed.job.request.prompt_ids)
 
     @property
     def prompt_token_ids(self) -> list[int]:
         """The token ids of its prompt."""
-        return list(self._job.request.prompt_ids)
+        return list(self._feed.job.request.prompt_ids)
 
-    @abstractmethod
     def so_far(self) -> Completion:
         """The part of the text that is certain by now, without waiting; after the end, what `completion` gives.
 
@@ -58,23 +58,32 @@ class Stream(Iterator[str], ABC):
         Raises:
             Exception: the error of a text that has failed.
         """
+        return self._feed.so_far()
 
-    @abstractmethod
-    def __next__(self) -> str: ...
+    def __next__(self) -> str:
+        self._reads("pieces")
+        return self.piece()
 
-    @abstractmethod
     def events(self) -> Iterator[StreamEvent]:
         """The text as events instead of pieces: each has the new text, reasoning, tool calls and tokens.
 
         Raises:
             GenError: pieces have been read; a stream gives either pieces or events.
         """
+        self._reads("events")
+        return self._all_events()
 
-    @abstractmethod
+    def _all_events(self) -> Iterator[StreamEvent]:
+        with suppress(StopIteration):
+            while True:
+                yield self._next(self._feed.take_event)
+
     def close(self) -> None:
-        """Stop generating and free the text's memory; no more pieces come."""
+        """Stop generating and free the text's memory; no more pieces come. In an engine, its row is free by the next
+        step, and a request that waits never starts."""
+        self._closed = True
+        self._feed.cancel()
 
-    @abstractmethod
     def completion(self) -> Completion:
         """What `generate` returns for the same arguments with `details=True`.
 
@@ -83,6 +92,17 @@ class Stream(Iterator[str], ABC):
             IncompleteError: the text is no whole value of its output type.
             ValueRefusedError: its output type refuses the value.
         """
+        if not self._feed.ended:
+            raise GenError(
+                "the text has not ended; take all pieces of the stream before its completion (a stream that was closed "
+                "early, or that failed, has none)."
+            )
+        try:
+            self._feed.check()
+            made = self._feed.completion()
+        except Exception as error:  # a processor of the user may raise any error
+            raise GenError(f"the stream has failed and has no completion: {error}") from error
+        return valued(self._feed.job.request, made)
 
     def __enter__(self) -> Self:
         return self
@@ -92,9 +112,12 @@ class Stream(Iterator[str], ABC):
     ) -> None:
         self.close()
 
-    @abstractmethod
+    def __del__(self) -> None:
+        self._feed.cancel()
+
     def piece(self) -> str:
         """The next piece, for what reads pieces as something else."""
+        return self._next(self._feed.take)
 
     async def apiece(self) -> str:
         """The same for event loops."""
@@ -102,6 +125,27 @@ class Stream(Iterator[str], ABC):
             return self.piece()
         except StopIteration:
             raise StopAsyncIteration from None
+
+    def _next(self, take: Callable[[], T | Literal[""] | None]) -> T:
+        found = None
+        while found is None:
+            if not self._closed:
+                self._feed.wait()
+            found = self._take(take)
+        if not found:
+            raise StopIteration
+        return found
+
+    def _take(self, take: Callable[[], T | Literal[""] | None]) -> T | Literal[""] | None:
+        """What has come; "" at the end, None where nothing has come yet."""
+        if self._closed:
+            return ""
+        found = take()
+        if found == "":
+            self._feed.check()
+            if self._feed.ended and self._constraint is not None:
+                self.completion()  # raises where the text is not whole
+        return found
 
     def values(self) -> Growing:
         """The value of an output type as far as it is written, as plain data, each time that it has grown.
@@ -141,69 +185,41 @@ class Stream(Iterator[str], ABC):
             self._read_as = what
 
 
-class CallerStream(Stream):
-    """A text that grows in the thread that takes its pieces: each piece is made when it is asked for.
+class OwnTurns(Feed):
+    """The feed of a text that grows in the thread that reads it: who waits for more advances the text by one step.
 
     Args:
-        turns: advances the text by one step at a time, and yields None, or the completion of a search at its end; it
-            raises what goes wrong.
+        turns: advances the text by one step at a time, and raises what goes wrong.
     """
 
-    def __init__(self, turns: Generator[Completion | None], job: Job) -> None:
-        super().__init__(job)
+    def __init__(self, turns: Generator[None], job: Job) -> None:
+        super().__init__(job, lambda feed: turns.close())
         self._turns = turns
-        self._events = Events(job.request, job.told_of_prompt)
-        self._closed = False
+        self._told = job.only_text is not None  # whether the text of a search, which comes at the end, was taken
 
-    def __next__(self) -> str:
-        self._reads("pieces")
-        return self.piece()
-
-    def piece(self) -> str:
-        """See `Stream.piece`."""
-        for whole in self._turns:
-            text = self._job.only_text
-            if piece := whole.text if whole is not None else "" if text is None else text.read():
-                return piece
-        raise StopIteration
-
-    def events(self) -> Iterator[StreamEvent]:
-        """See `Stream.events`."""
-        self._reads("events")
-        return self._all_events()
-
-    def _all_events(self) -> Iterator[StreamEvent]:
-        for whole in self._turns:
-            text, event = self._job.only_text, None
-            if whole is not None:
-                event = self._events.whole(whole)
-            elif text is not None:
-                event = self._events.read(text, last=self._job.ended)
-            if event is not None:
-                yield event
-
-    def close(self) -> None:
-        """See `Stream.close`."""
-        self._turns.close()
-        self._closed = True
-
-    def so_far(self) -> Completion:
-        """See `Stream.so_far`."""
-        found = self._job.so_far(over=self._job.ended)
-        return replace(found, finish_reason="cancelled") if self._closed and found.finish_reason is None else found
-
-    def completion(self) -> Completion:
-        """See `Stream.completion`; all pieces must have been taken."""
-        if not self._job.ended:
-            raise GenError(
-                "the text has not ended; take all pieces of the stream before its completion (a stream that was closed "
-                "early, or that failed, has none)."
-            )
+    def wait(self, *, end: bool = False) -> None:
         try:
-            made = self._job.completions()[0]
-        except Exception as error:  # a processor of the user may raise any error
-            raise GenError(f"the stream has failed and has no completion: {error}") from error
-        return valued(self._job.request, made)
+            next(self._turns, None)
+            for _ in self._turns if self.over else ():
+                pass  # its rows are given back
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def take(self) -> str | None:
+        whole = self._whole()
+        return super().take() if whole is None else whole.text
+
+    def take_event(self) -> StreamEvent | Literal[""] | None:
+        whole = self._whole()
+        return super().take_event() if whole is None else Events(self.job.request, self.job.told_of_prompt).whole(whole)
+
+    def _whole(self) -> Completion | None:
+        """The completion of a search at its end, once."""
+        if self._told or not self.ended:
+            return None
+        self._told = True
+        return self.completion()
 
 
 @dataclass(frozen=True)
@@ -241,25 +257,12 @@ class EngineStream(Stream, AsyncIterator[str]):
     _compiles_late = True
 
     def __init__(self, feed: Feed, owner: object) -> None:
-        super().__init__(feed.job)
-        self._feed, self._owner = feed, owner
-        self._closed = False
-
-    @property
-    def _constraint(self) -> Constraint | None:
-        return self._feed.job.request.constraint
-
-    def __next__(self) -> str:
-        self._reads("pieces")
-        return self.piece()
+        super().__init__(feed)
+        self._owner = owner
 
     async def __anext__(self) -> str:
         self._reads("pieces")
         return await self.apiece()
-
-    def piece(self) -> str:
-        """See `Stream.piece`."""
-        return self._next(self._feed.take)
 
     async def apiece(self) -> str:
         """See `Stream.apiece`."""
@@ -269,11 +272,6 @@ class EngineStream(Stream, AsyncIterator[str]):
         """See `Stream.events`; also for `async for`."""
         self._reads("events")
         return EngineEvents(self)
-
-    def close(self) -> None:
-        """See `Stream.close`: the row is free by the next step, and a request that waits never starts."""
-        self._closed = True
-        self._feed.cancel()
 
     def cancel(self) -> None:
         """As `close`."""
@@ -290,10 +288,6 @@ class EngineStream(Stream, AsyncIterator[str]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def so_far(self) -> Completion:
-        """See `Stream.so_far`; from any thread."""
-        return self._feed.so_far()
 
     def completion(self) -> Completion:
         """See `Stream.completion`; waits for the end of the text, whether or not its pieces have been taken."""
@@ -320,35 +314,11 @@ class EngineStream(Stream, AsyncIterator[str]):
         await self._feed.arrival(end=True)
         return self.completion()
 
-    def __del__(self) -> None:
-        self._feed.cancel()
-
-    def _next(self, take: Callable[[], T | Literal[""] | None]) -> T:
-        found = None
-        while found is None:
-            if not self._closed:
-                self._feed.wait()
-            found = self._take(take)
-        if not found:
-            raise StopIteration
-        return found
-
     async def _anext(self, take: Callable[[], T | Literal[""] | None]) -> T:
         while (found := self._take(take)) is None:
             await self._feed.arrival()
         if not found:
             raise StopAsyncIteration
-        return found
-
-    def _take(self, take: Callable[[], T | Literal[""] | None]) -> T | Literal[""] | None:
-        """What has come; "" at the end, None where nothing has come yet."""
-        if self._closed:
-            return ""
-        found = take()
-        if found == "":
-            self._feed.check()
-            if self._feed.ended and self._feed.job.request.constraint is not None:
-                self.completion()  # raises where the text is not whole
         return found
 
 

@@ -78,6 +78,8 @@ class Feed:
         return "" if event is None and over else event
 
     def _read_event(self, over: bool) -> StreamEvent | None:
+        if not self._texts:  # a search is under way
+            return None
         if self._events is None or self._events.request is not self.job.request:  # replaced when its type is compiled
             self._events = Events(self.job.request, self.job.told_of_prompt)
         return self._events.read(self._texts[0], last=over)
