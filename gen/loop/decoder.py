@@ -14,7 +14,7 @@ from gen.loop.prefixes.columns import Kept, load
 from gen.loop.replay.asides import aside
 from gen.loop.results.ring import Ring, Sent, packed
 from gen.loop.results.top_tokens import PromptTokens, TopTokens
-from gen.loop.searches.search import Picks, Search
+from gen.loop.searches.search import Given, Search
 from gen.loop.speculation.drafts import FORCED, LONGEST, Drafts, look_up
 from gen.loop.speculation.host_drafts import SoFar, drafts_of
 from gen.loop.speculation.settings import MOST, MOST_RECORDED, Speculation
@@ -417,13 +417,13 @@ class Decoder:
         if self.short:
             room = self._room(logits, places, before, squeezed[here] if feed is None else squeezed)
         keys = self._keys.next(places, before) if self.search.draws else None
+        given = Given(logits, places, keys, before, room, bool(active))
         counts = ancestors = None
         if feed is None:
-            ancestors = self.search.choose(logits, here, keys, before, room, staged=bool(active))
+            ancestors = self.search.choose(given)
             chosen = newest = self.search.results[0][here]
         else:
-            assert isinstance(self.search, Picks)  # tells mypy
-            token_ids, logprobs = self.search.pick(logits, places, keys, room)
+            token_ids, logprobs = self.search.pick(given)
             chosen = token_ids.view(feed.shape)
             counts, newest = self._accept(here, feed, chosen, logprobs.view(feed.shape), squeezed.view(feed.shape))
         if seen is not None:
@@ -472,8 +472,7 @@ class Decoder:
 
     def _temperatures(self, here: Here) -> Tensor | float:
         """What divides the logits of rows or places before a token is drawn, if a request asks for it."""
-        asked = self._tops.tempers and isinstance(self.search, Picks)
-        return self.search.temperatures(here) if asked else 1.0  # type: ignore[attr-defined]
+        return self.search.temperatures(here) if self._tops.tempers else 1.0
 
     def _room(self, logits: Tensor, here: Here, generated: Tensor, squeezed: Tensor) -> Room:
         """What the limits leave room for; everything where no stage has limits."""

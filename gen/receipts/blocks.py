@@ -9,6 +9,7 @@ from gen.devices import to_device
 from gen.loop.draw_keys import DrawKeys
 from gen.loop.prefixes.beginnings import LEAST, common
 from gen.loop.searches.drawing import Drawing
+from gen.loop.searches.search import Given
 from gen.models.base import Model
 from gen.models.checks import new_rows
 from gen.receipts.checks import Check, Difference
@@ -122,7 +123,7 @@ class Reading:
             room = limiter.room(logits, places, before, squeezed)
         keys = self._keys.next(places, before)
         used = keys if self._search.draws else None
-        chosen, logprobs = self._search.pick(logits, places, used, room)
+        chosen, logprobs = self._search.pick(Given(logits, places, used, before, room))
         for stage in self._stages:
             if stage.goes_ahead:
                 counts = torch.full_like(made[:, :1], width)

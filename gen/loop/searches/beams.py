@@ -20,9 +20,9 @@ from gen.devices import to_device
 from gen.errors import GenError, own
 from gen.loop.results.ring import StepResults, packed
 from gen.loop.results.texts import Text, nothing_left
+from gen.loop.searches.search import Given, Search
 from gen.requests.request import Request
 from gen.samplers import BeamSearchSampler
-from gen.stages.room import Room
 
 
 class _Candidates(NamedTuple):
@@ -37,14 +37,14 @@ class _Candidates(NamedTuple):
         return self.weights.masked_fill(ended, -math.inf)
 
 
-class Beams:
+class Beams(Search):
     """The search of beam search samplers; those of all requests are equal. Each request has a row for each beam, side
     by side.
 
     Results after the step at which a prompt is done mean nothing. Texts and scores equal those of transformers.
     """
 
-    reorders, draws, scores = True, False, True
+    reorders = scores = True
 
     def __init__(self, sampler: BeamSearchSampler, count: int, device: torch.device) -> None:
         self._sampler, self._beams, self._device = sampler, sampler.beams, device
@@ -70,9 +70,6 @@ class Beams:
         self._first = torch.arange(0, count, self._beams, device=device).unsqueeze(1)
         self._one = torch.ones((), dtype=torch.float64, device=device)
 
-    def begin(self) -> None:
-        """See `gen.loop.searches.search.Search.begin`."""
-
     def key(self) -> Hashable:
         return self._eos.shape[1]
 
@@ -96,22 +93,15 @@ class Beams:
         # the beams of a prompt are equal at the start: only one of them is continued
         self._weights[rows.start : rows.stop : self._beams] = 0.0
 
-    def choose(
-        self,
-        logits: Tensor,
-        here: slice,
-        keys: Tensor | None,
-        generated: Tensor,
-        room: Room | None = None,
-        *,
-        staged: bool = False,
-    ) -> Tensor:
+    def choose(self, given: Given) -> Tensor:
         """See `gen.loop.searches.search.Search.choose`; if a candidate that would go on leaves too little room, the
         candidates are chosen again from the tokens that fit.
 
         On a GPU it launches 16 kernels beside the sampler's, for any model: each result is written where it belongs,
         without a copy.
         """
+        logits, here, _, generated, room, staged = given
+        assert isinstance(here, slice)  # it does not pick; tells mypy
         beams, prompts = self._beams, len(logits) // self._beams
         step, first = generated[::beams], self._first[:prompts]  # (prompts, 1): how many tokens there are already
         factor = self._factor(step)

@@ -7,18 +7,18 @@ from torch import Tensor
 
 from gen.devices import to_device
 from gen.loop.results.ring import packed
+from gen.loop.searches.search import Given, Search
 from gen.requests.request import Request
 from gen.samplers import MultinomialSampler
 from gen.samplers.backends.choosing import draw, most_likely
 from gen.samplers.base import Sampler
 from gen.samplers.parameters import DTYPES, NEUTRAL, Table, table_of_numbers
 from gen.stages.places import Here, lines
-from gen.stages.room import Room
 
 _GREEDY = (0.0, None, None, None)  # the numbers of a sampler that takes the most likely token
 
 
-class Drawing:
+class Drawing(Search):
     """The search of greedy and multinomial samplers.
 
     The parameters of each row are in tables on the device, which change when rows begin. A step reads the tables that
@@ -28,7 +28,7 @@ class Drawing:
         draws: see `gen.loop.searches.search.Search`; whether any request is not greedy.
     """
 
-    reorders = scores = draws = False
+    picks = True
 
     def __init__(self, count: int, device: torch.device) -> None:
         token_ids = torch.zeros((count, 1), dtype=torch.int64, device=device)
@@ -60,20 +60,14 @@ class Drawing:
             elif name in self._used:
                 table[rows] = NEUTRAL[name]
 
-    def choose(
-        self,
-        logits: Tensor,
-        here: slice,
-        keys: Tensor | None,
-        generated: Tensor,
-        room: Room | None = None,
-        *,
-        staged: bool = False,
-    ) -> None:
-        self._token_ids[here], self._logprobs[here] = self.pick(logits, here, keys, room)
+    def choose(self, given: Given) -> None:
+        here = given.here
+        assert isinstance(here, slice)  # tells mypy
+        self._token_ids[here], self._logprobs[here] = self.pick(given)
 
-    def pick(self, logits: Tensor, here: Here, keys: Tensor | None, room: Room | None = None) -> tuple[Tensor, Tensor]:
-        """See `gen.loop.searches.search.Picks.pick`; a token that does not fit is drawn again, with the same key."""
+    def pick(self, given: Given) -> tuple[Tensor, Tensor]:
+        """See `gen.loop.searches.search.Search.pick`; a token that does not fit is drawn again, with the same key."""
+        logits, here, keys, _, room, _ = given
         token_ids, logprobs = self._draw(logits, here, keys)
         if room is not None:
             fits = room.fits(token_ids)

@@ -1,6 +1,6 @@
 """Samplers that gen does not know: called with all rows of the batch; rows go on from the ancestors that they name."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -11,21 +11,19 @@ from gen.errors import ArgumentError, GenError
 from gen.loop.replay.asides import aside
 from gen.loop.results.ring import StepResults, packed
 from gen.loop.results.texts import Text
+from gen.loop.searches.search import Given, Search
 from gen.requests.request import Request
 from gen.samplers import MultinomialSampler
 from gen.samplers.base import Sampler, check_sampled
-from gen.stages.room import Room
 
 
-class UserSampling:
+class UserSampling(Search):
     """The search of a user's own sampler. A row goes on from the ancestor that the sampler names, if that is a row of
     the same request; otherwise it goes on from itself, and the host raises an error when it sees the ancestor.
 
     The sampler is called at every step, between the recorded parts of the step, unless it has an attribute `replayable`
     that is True, or is one of gen's own: then it is recorded with the step.
     """
-
-    scores = False
 
     def __init__(self, sampler: Sampler, count: int, device: torch.device) -> None:
         self._sampler = sampler
@@ -36,32 +34,18 @@ class UserSampling:
         self.results = packed((token_ids, self._weights, ancestors))
         self._token_ids, self._logprobs, self._ancestors = self.results
 
-    def begin(self) -> None:
-        """See `gen.loop.searches.search.Search.begin`."""
-
-    def key(self) -> Hashable:
-        return None
-
     def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
         each = (rows.stop - rows.start) // len(requests)
         begun = torch.tensor(weights, dtype=torch.float32, device="cpu").repeat_interleave(each)
         self._weights[rows] = to_device(begun, self._weights.device)
 
-    def choose(
-        self,
-        logits: Tensor,
-        here: slice,
-        keys: Tensor | None,
-        generated: Tensor,
-        room: Room | None = None,
-        *,
-        staged: bool = False,
-    ) -> Tensor | None:
+    def choose(self, given: Given) -> Tensor | None:
         """See `gen.loop.searches.search.Search.choose`; the sampler is called once, with the tokens that surely fit.
 
         Host sync: those of the sampler.
         """
-        assert keys is not None  # it draws; tells mypy
+        logits, here, keys, _, room, _ = given
+        assert isinstance(here, slice) and keys is not None  # it draws, and does not pick; tells mypy
         if room is not None:
             logits, took = room.took(logits)
             room.squeezed.copy_(took)

@@ -12,7 +12,7 @@ from math import prod
 from operator import mul
 from weakref import WeakKeyDictionary
 
-from gen.loop.searches.search import Picks, Search
+from gen.loop.searches.search import Search
 from gen.loop.speculation.settings import MOST, Speculate, Speculation, same_in_any_width
 from gen.loop.step_times import Costs
 from gen.models.base import Model, Rows
@@ -81,7 +81,7 @@ def widths_for(
         spread = len(model.placement.devices) > 1
         problem = "it is on several devices" if spread else "its rows cannot go back, as far as gen has seen"
         problem = f"{type(model).__name__} reads one token of a row in a step, since {problem}"
-    elif not isinstance(search, Picks):
+    elif not search.picks:
         problem = "a beam search, or a sampler of the caller's, looks at one step after another"
     elif exact:
         problem = "exact=True asks for the same bits in any step"
