@@ -9,7 +9,7 @@ from typing import Any, Literal
 from gen.arguments import LARGEST, as_lists, check_flag, read_whole
 from gen.calls.call import Call
 from gen.constraints.constraint import Constraint
-from gen.errors import ArgumentError, GenError, show
+from gen.errors import ArgumentError, ConstraintError, GenError, show
 from gen.loop.memory import check_room
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model
@@ -18,7 +18,7 @@ from gen.receipts.writing import ReceiptWriter
 from gen.requests.drafts import read_drafts
 from gen.requests.images import read_images
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts
-from gen.requests.reading import constrained, read_requests, split_types
+from gen.requests.reading import constrained, of_each, read_requests
 from gen.requests.request import Request
 from gen.requests.settings import Settings, is_list_for_each
 from gen.samplers import BeamSearchSampler, Sampler
@@ -67,7 +67,8 @@ def read_call(
     if not isinstance(errors, str) or errors not in (("raise", "return") if batch else ("raise",)):
         raise ArgumentError(f'errors must be "raise", or "return" for a list of prompts, got {show(errors)}')
     failed: dict[int, GenError] | None = {} if errors == "return" else None
-    samplers = _read_samplers(model, settings.sampler, len(prompts))
+    sampler = model.recommended_sampler if settings.sampler is None else settings.sampler
+    samplers = of_each("sampler", "sampler", sampler, len(prompts), read_sampler)
     if one and samplers[0].samples != 1:
         made = samplers[0].samples
         raise ArgumentError(f"{one} makes one text, the sampler makes {made} a prompt; use generate.")
@@ -77,7 +78,9 @@ def read_call(
             raise ArgumentError(f"{name} are told with details=True, in each completion; give both.")
     returned = _read_returned(num_return_sequences, samplers)
     count = len(prompts) if batch else None
-    types = split_types(output_type, count)
+    types = [output_type]
+    if batch:
+        types = of_each("output_type", "type", output_type, len(prompts), lambda each: each, ConstraintError)
     distinct = {id(each): each for each in types}  # a type that several prompts share is compiled once
     compiled = {key: _compiled(model, each, late) for key, each in distinct.items()}
     own_tokens = tokens_of_a_step_row(max_batch_tokens, step_rows)
@@ -177,17 +180,6 @@ def _refuse_lists(settings: Settings) -> None:
             "stop has lists or None in it, one for each prompt of a list, and the prompt is a single one; give stop as "
             f"a list of strings, or the prompt as a list of one. Got {show(settings.stop)}"
         )
-
-
-def _read_samplers(model: Model, sampler: Sampler | Sequence[Sampler] | None, prompts: int) -> list[Sampler]:
-    """One sampler a prompt."""
-    if sampler is None:
-        return [model.recommended_sampler] * prompts
-    if not isinstance(sampler, list | tuple):
-        return [read_sampler(sampler)] * prompts
-    if len(sampler) != prompts:
-        raise ArgumentError(f"sampler must be one sampler or one for each of {prompts} prompts, got {len(sampler)}")
-    return [read_sampler(one) for one in sampler]
 
 
 def _read_returned(num_return_sequences: int, samplers: Sequence[Sampler]) -> int:

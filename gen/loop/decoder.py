@@ -10,7 +10,6 @@ from gen.devices import to_device
 from gen.loop.cuda_streams import Streams
 from gen.loop.draw_keys import DrawKeys
 from gen.loop.history import History
-from gen.loop.prefixes.columns import Kept, load
 from gen.loop.replay.asides import aside
 from gen.loop.results.ring import Ring, Sent, packed
 from gen.loop.results.top_tokens import PromptTokens, TopTokens
@@ -159,7 +158,7 @@ class Decoder:
             tokens: the tokens to read for each request: its prompt, and tokens of its text that were made before, which
                 count as generated.
             weights: for each text, the log-probability of the tokens that were made before; None for 0.
-            starts: how many of each request's tokens are in its first row already, by `read_part` or `share`; None for
+            starts: how many of each request's tokens are in its first row already; None for
                 0.
         """
         each = (rows.stop - rows.start) // len(requests)
@@ -192,25 +191,11 @@ class Decoder:
         drafts = self.speculation is not None and self.speculation.prompt and self.device.type != "cpu"
         return drafts or any(stage.looks_back for stage in self._active)
 
-    def share(self, source: int, row: int, columns: int) -> None:
-        """Let a row begin with the first columns of another row's prompt; `fill` and `read_part` go on from there."""
-        self.rows.share(source, slice(row, row + 1), columns)
-
-    def load(self, row: int, kept: Kept, columns: int) -> None:
-        """As `share`, with columns that were kept."""
-        load(self.rows, row, kept, columns)
-
-    def save(self, row: int, start: int, end: int) -> Mapping[Hashable, Tensor]:
-        return self.rows.save(row, start, end)
-
-    def read_part(self, row: int, part: Sequence[int], start: int) -> None:
-        """Read a part of a prompt that is not its last one; `start` tokens have been read before."""
-        self.rows.prefill(slice(row, row + 1), [part], [start])
-
     def read_told(
         self, row: int, part: Sequence[int], start: int, following: Sequence[int], told: PromptTokens
     ) -> None:
-        """As `read_part`, in pieces with few enough logits; `told` gets those of each token that follows."""
+        """Read a part of a prompt that is not its last one, in pieces with few enough logits; `told` gets the logits of
+        each token that follows. `start` tokens have been read before."""
         most = max(1, _LOGITS // self._width)
         for at in range(0, len(part), most):
             piece = part[at : at + most]

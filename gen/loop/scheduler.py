@@ -16,6 +16,7 @@ from gen.errors import ResultError
 from gen.loop.jobs import Job, alike
 from gen.loop.memory import is_out_of_memory
 from gen.loop.options import BESIDE_STEPS, WHOLE, Options
+from gen.loop.prefixes.columns import load
 from gen.loop.prefixes.sharing import Prefixes
 from gen.loop.prefixes.tree import PrefixTree
 from gen.loop.replay.recorded import Recorded
@@ -219,9 +220,9 @@ class Scheduler:
         """Copy the beginning of a prompt into its row, from another row or from kept columns."""
         if job.source is not None:
             if isinstance(job.source, int):
-                self._rows.share(job.source, row, job.read)
+                self._rows.rows.share(job.source, slice(row, row + 1), job.read)
             else:
-                self._rows.load(row, job.source, job.read)
+                load(self._rows.rows, row, job.source, job.read)
             job.cached, job.source = min(job.read, len(job.request.prompt_ids)), None
 
     def _fill_all(self) -> None:
@@ -278,7 +279,7 @@ class Scheduler:
             self._rows.read_told(row, part, job.read, following, job.prompt)
             job.read = told
         if job.read < end:
-            self._rows.read_part(row, tokens[job.read : end], job.read)
+            self._rows.rows.prefill(slice(row, row + 1), [tokens[job.read : end]], [job.read])
             job.read = end
 
     def _tell_prompt(self, job: Job, row: int) -> None:

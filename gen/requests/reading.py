@@ -1,10 +1,11 @@
 """Checks a call's arguments and makes one request for each prompt, with its sampler, limit, seeds and constraint, for
 whose whole text there must be room."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
 from gen.constraints.automata.limits import TooLarge
@@ -27,6 +28,8 @@ from gen.tokens.thoughts import Thinking as Thinks
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+T = TypeVar("T")
 
 MOST = 128  # new tokens of a text, unless the caller says how many
 MOST_TYPED = 2048  # the same for a text with an output type, which should end by itself
@@ -61,7 +64,10 @@ def read_requests(
     check_truncate(settings.truncate)
     check_flag("local_files", settings.local_files)
     deadline = None if settings.max_time is None else monotonic() + _read_max_time(settings.max_time, samplers)
-    limits = _read_limits(settings.max_new_tokens, len(prompts))
+    asked = as_lists(settings.max_new_tokens)
+    limits: Sequence[int | None] = [None] * len(prompts)
+    if asked is not None:
+        limits = of_each("max_new_tokens", "whole number", asked, len(prompts), partial(read_whole, "max_new_tokens"))
     # a model may name ids that are no tokens of its tokenizer
     eos_token_ids = tuple(token_id for token_id in model.eos_token_ids if token_id < vocabulary(model))
     if settings.eos_token_id is not None:
@@ -187,7 +193,10 @@ def read_requests(
         return request
 
     requests = []
-    seeds, types = _read_seeds(settings.seed, len(prompts)), typed or [False] * len(prompts)
+    seeds = [draw_seed() for _ in prompts]
+    if settings.seed is not None:
+        seeds = of_each("seed", "whole number", as_lists(settings.seed), len(prompts), partial(read_whole, "seed"))
+    types = typed or [False] * len(prompts)
     thinking = read_thinking(settings.thinking, len(prompts))
     given = zip(prompts, images, samplers, limits, seeds, types, thinking, strict=True)
     for number, one in enumerate(given):
@@ -225,15 +234,19 @@ def _check_thinks(number: int, thinks: Thinks, is_chat: bool, sampler: Sampler, 
     return False if has_type and is_chat else thinks
 
 
-def split_types(output_type: Any, prompts: int | None) -> list[Any]:
-    """The output type of each prompt; `prompts` is None for one prompt that did not come in a list."""
-    if not isinstance(output_type, list | tuple) or prompts is None:
-        return [output_type] * (1 if prompts is None else prompts)
-    if len(output_type) != prompts:
-        raise ConstraintError(
-            f"output_type must be one type or one for each of {prompts} prompts, got {len(output_type)}"
-        )
-    return list(output_type)
+def of_each(
+    name: str, what: str, given: Any, prompts: int, read: Callable[[Any], T], error: type[GenError] = ArgumentError
+) -> list[T]:
+    """What each prompt has of an argument: the same, or its own of a list.
+
+    Raises:
+        GenError: of the type `error`, if there are not as many as prompts.
+    """
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
+        return [read(given)] * prompts
+    if len(given) != prompts:
+        raise error(f"{name} must be one {what} or one for each of {prompts} prompts, got {len(given)}")
+    return [read(one) for one in given]
 
 
 @isolated
@@ -343,20 +356,6 @@ def room_in_batch(max_batch_tokens: int, sampler: Sampler, prompt_ids: Sequence[
     return max_batch_tokens // search_width(sampler) - len(prompt_ids)
 
 
-def _read_limits(max_new_tokens: int | Sequence[int] | None, prompts: int) -> list[int] | list[None]:
-    """One limit for each prompt; None for the default."""
-    if max_new_tokens is None:
-        return [None] * prompts
-    given = as_lists(max_new_tokens)
-    if not _is_list(given):
-        return [read_whole("max_new_tokens", given)] * prompts
-    if len(given) != prompts:
-        raise ArgumentError(
-            f"max_new_tokens must be one whole number or one for each of {prompts} prompts, got {len(given)}"
-        )
-    return [read_whole("max_new_tokens", limit) for limit in given]
-
-
 def _read_max_time(max_time: float, samplers: Sequence[Sampler]) -> float:
     """How many seconds the texts may take."""
     check_number("max_time", max_time, above=0)
@@ -403,19 +402,3 @@ def _read_bad_words(model: Model, penalties: Penalties | None) -> tuple[tuple[in
         else:
             sequences.append(read_token_ids("bad_words", word, vocabulary(model)))
     return tuple(dict.fromkeys(map(tuple, sequences)))
-
-
-def _read_seeds(seed: int | Sequence[int] | None, prompts: int) -> list[int]:
-    """One seed for each prompt."""
-    if seed is None:
-        return [draw_seed() for _ in range(prompts)]
-    given = as_lists(seed)
-    if not _is_list(given):
-        return [read_whole("seed", given)] * prompts
-    if len(given) != prompts:
-        raise ArgumentError(f"seed must be one whole number or one for each of {prompts} prompts, got {len(given)}")
-    return [read_whole("seed", value) for value in given]
-
-
-def _is_list(given: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray)

@@ -139,7 +139,7 @@ class Prefixes:
             tokens,
             self._version,
             job.request.cache_salt,
-            lambda start, end: Columns.of(self._rows.save(slot.row, start, end)),
+            lambda start, end: Columns.of(self._rows.rows.save(slot.row, start, end)),
             least=beginnings.LEAST,
         )
 
