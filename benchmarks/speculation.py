@@ -70,15 +70,12 @@ def noted() -> Iterator[Any]:
     def timed(self: Scheduler) -> bool:
         begin = thread_time()
         made = step(self)
-        seen["seconds"] += thread_time() - begin
-        seen["steps"] += 1
+        seen.update(seconds=thread_time() - begin, steps=1)
         return made
 
-    def counted(
-        self: Recorded, count: int, view: int, lengths: Sequence[int] = (), width: int = 1, *, timed: bool = False
-    ) -> bool:
+    def counted(self: Any, count: int, view: int, lengths: Sequence[int] = (), width: int = 1, **how: Any) -> bool:
         seen[count, width] += 1
-        return run(self, count, view, lengths, width, timed=timed)
+        return run(self, count, view, lengths, width, **how)
 
     Scheduler._step, Recorded.run = timed, counted  # type: ignore[method-assign]
     try:
