@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import gen
-from gen.calls import reading as calls
 from gen.constraints import compiling
 from gen.loop import engine_thread, feed
 from gen.samplers import beam_search, greedy, multinomial, sample_seed
@@ -352,7 +351,7 @@ def test_who_leaves_while_its_type_is_compiled_makes_room_at_once(monkeypatch: p
         return carry_out(*given)
 
     carry_out = compiling.carry_out
-    monkeypatch.setattr(calls, "carry_out", slowly)
+    monkeypatch.setattr(compiling, "carry_out", slowly)
     with gen.Engine(ScriptedModel("ab"), rows=1, max_waiting=1) as engine:
         streams = engine.submit_all(["x", "y"], gen.regex("a(b|c)?(d|e)?"))
         assert begun.wait(60)

@@ -7,7 +7,6 @@ import pytest
 from torch import Tensor
 
 import gen
-from gen.calls import reading as calls
 from gen.constraints import compiling
 from gen.loop import engine_thread, scheduler
 from gen.requests import reading
@@ -92,14 +91,14 @@ def test_the_time_that_a_request_waits_in_an_engine_counts(clock: Clock) -> None
 
 
 def test_a_request_whose_type_is_not_compiled_in_time_is_told_so(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun, go_on, carry_out = threading.Event(), threading.Event(), compiling.carry_out
 
     def slowly(*given: Any) -> Any:
         begun.set()
         assert go_on.wait(60)
-        return compiling.carry_out(*given)
+        return carry_out(*given)
 
-    monkeypatch.setattr(calls, "carry_out", slowly)
+    monkeypatch.setattr(compiling, "carry_out", slowly)
     with gen.Engine(ScriptedModel("ab")) as engine:
         stream = engine.submit("x", gen.regex("a(b|c)(d|f)?"), max_time=5)
         assert begun.wait(60)
