@@ -100,13 +100,13 @@ def choices() -> Iterator[list[list[Tensor]]]:
     seen: list[list[Tensor]] = []
     pick = Drawing.pick
 
-    def noting(self: Drawing, logits: Tensor, here: Any, keys: Any, room: Any = None) -> tuple[Tensor, Tensor]:
-        seen.append([logits[0].clone()])
-        if room is not None:
-            logits, narrowed = logits.clone(), room.narrow(None)
-            room = replace(room, narrow=lambda wanted: narrowed)
+    def noting(self: Drawing, given: Any) -> tuple[Tensor, Tensor]:
+        seen.append([given.logits[0].clone()])
+        if (room := given.room) is not None:
+            logits, narrowed = given.logits.clone(), room.narrow(None)
+            given = given._replace(logits=logits, room=replace(room, narrow=lambda wanted: narrowed))
             seen[-1].append(narrowed[0].clone())
-        return pick(self, logits, here, keys, room)
+        return pick(self, given)
 
     Drawing.pick = noting  # type: ignore[method-assign]
     try:
