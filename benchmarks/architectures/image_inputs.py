@@ -139,8 +139,10 @@ def _features(model: PreTrainedModel, pixels: Inputs) -> int:
     owner: Any = model if hasattr(model, "get_image_features") else model.base_model
     if not hasattr(owner, "get_image_features"):
         return int(getattr(model.config, "latent_query_num", 0))
-    given = inspect.signature(owner.get_image_features).parameters
-    every = not {*pixels} & {*given}  # it passes what it is given to another
+    given = {**inspect.signature(owner.get_image_features).parameters}
+    if "kwargs" in given:  # it passes more than it names to the model inside
+        given |= inspect.signature(getattr(model.base_model, "get_image_features", owner.get_image_features)).parameters
+    every = not {*pixels} & {*given}  # it passes all that it is given
     found: Any = owner.get_image_features(**{name: value for name, value in pixels.items() if every or name in given})
     pooled = getattr(found, "pooler_output", found)
     found = found.last_hidden_state if pooled is None else pooled
