@@ -2,14 +2,15 @@
 
 import json
 import signal
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from gen.cli.options import choose_output_type, read_speculate, unescape
+from gen.cli.options import TextsOptions, option, with_options
 from gen.cli.printing import say
-from gen.cli.text_options import TextsOptions, with_options
+from gen.cli.values import choose_output_type, read_speculate, unescape
 from gen.errors import ArgumentError, GenError
 
 app = typer.Typer(
@@ -20,12 +21,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_AGAIN = "You can repeat it."
 Out = Annotated[Path, typer.Argument(metavar="OUT", help="The job's folder.")]
 
 
-def _job(help: str, value: str | None, *names: str, **settings: Any) -> Any:
-    return typer.Option(*names, help=help, metavar=value, rich_help_panel="Job", **settings)
+_job = partial(option, "Job")
 
 
 @app.command("run", short_help="Begin a job, or go on with it.")
@@ -61,25 +60,14 @@ def run_command(
     dry_run: Annotated[bool, _job("Check everything, and run nothing.", None, "--dry-run")] = False,
     type_: Annotated[
         str | None,
-        typer.Option(
-            "--type",
-            metavar="MODULE:CLASS",
-            help="Write JSON that a pydantic class reads, such as people:Person.",
-            rich_help_panel="Output type",
+        option(
+            "Output type", "Write JSON that a pydantic class reads, such as people:Person.", "MODULE:CLASS", "--type"
         ),
     ] = None,
     asked: TextsOptions,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the report as a JSON object.", rich_help_panel="Output")
-    ] = False,
+    as_json: Annotated[bool, option("Output", "Print the report as a JSON object.", None, "--json")] = False,
     top_logprobs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Give the model's N likeliest tokens at each place.",
-            rich_help_panel="Output",
-        ),
+        int | None, option("Output", "Give the model's N likeliest tokens at each place.", "N", min=0)
     ] = None,
 ) -> None:
     """Continue the prompts of all rows, and write their texts into parts in the job's folder.

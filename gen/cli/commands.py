@@ -14,12 +14,11 @@ import gen
 from gen.cli import batch_commands, options
 from gen.cli.inputs import Given, read_prompts
 from gen.cli.model_commands import convert_command, doctor_command
-from gen.cli.options import check_top_logprobs, read_output_type, read_pictures, read_speculate, read_stops
-from gen.cli.printing import check_output, keep_stderr_tidy, say
-from gen.cli.receipt_commands import diff_command, verify_command
-from gen.cli.score_command import score_command
+from gen.cli.options import TextOptions, TextsOptions, with_options
+from gen.cli.printing import say
 from gen.cli.serve_command import serve_command
-from gen.cli.text_options import TextOptions, TextsOptions, with_options
+from gen.cli.text_commands import diff_command, score_command, verify_command
+from gen.cli.values import check_top_logprobs, read_output_type, read_pictures, read_speculate, read_stops
 from gen.errors import ArgumentError
 from gen.offline.described import made_sampler
 from gen.offline.files import finite
@@ -70,7 +69,7 @@ def generate_command(
     settings, output_type = _read(asked)
     given = read_prompts(prompts, file)
     pictures = read_pictures(image)
-    loaded = _load(asked, device)
+    loaded = asked.load(device)
     if output_type is not None:
         output_type = gen.compile(loaded, output_type)
         least, most = output_type.least_tokens or 0, asked.max_new_tokens
@@ -112,8 +111,7 @@ def stream_command(
     settings, output_type = _read(asked)
     [given] = read_prompts([prompt] if prompt is not None else None, None)
     pictures = read_pictures(image)
-    loaded = _load(asked, device)
-    most = asked.max_new_tokens
+    loaded, most = asked.load(device), asked.max_new_tokens
     for piece in gen.stream(loaded, given.text, output_type, images=pictures, max_new_tokens=most, **settings):
         say(piece)
     say("\n")
@@ -129,22 +127,12 @@ app.command("doctor", short_help="Tell where a model's parts are, and where the 
 
 
 def _read(asked: TextOptions) -> tuple[dict[str, Any], Any]:
-    """The arguments of `gen.generate` that the options ask for, and the output type.
-
-    Raises:
-        ArgumentError: a value cannot be used.
-    """
+    """The arguments of `gen.generate` that the options ask for, and the output type."""
     sampler = made_sampler(asked.choose_sampler())
     settings = {"stop": read_stops(asked.stop), "seed": asked.seed, "chat": asked.chat, "shorten": asked.shorten}
     speculate = read_speculate(asked.speculate)
     output_type = read_output_type(asked.schema, asked.regex, asked.choice)
     return {"sampler": sampler, "speculate": speculate, "thinking": asked.thinks, **settings}, output_type
-
-
-def _load(asked: TextOptions, device: str | None) -> Any:
-    check_output()
-    keep_stderr_tidy()
-    return gen.load(asked.model, device=device, dtype=asked.dtype, context_length=asked.context_length)
 
 
 def _show(one: Given, result: Any, as_json: bool) -> bool:

@@ -24,11 +24,7 @@ class Given:
 
 
 def read_prompts(prompts: list[str] | None, file: Path | None) -> list[Given]:
-    """The prompts from one place. The file "-" is stdin. Blank lines of a file are left out and named on stderr.
-
-    Raises:
-        ArgumentError: there are two places, or the place cannot be read or has no prompt.
-    """
+    """The prompts from one place. The file "-" is stdin. Blank lines of a file are left out and named on stderr."""
     if prompts and file:
         raise ArgumentError("give prompts as arguments or with --file, not both.")
     if prompts:

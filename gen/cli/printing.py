@@ -9,12 +9,7 @@ from gen.errors import GenError
 
 
 def say(text: str, end: str = "") -> None:
-    """Print at once; if the reader of stdout has gone, such as `head`, exit without a word.
-
-    Raises:
-        GenError: as for `check_output`.
-        OSError: the text cannot be written, for example to a full disk.
-    """
+    """Print at once; if the reader of stdout has gone, such as `head`, exit without a word."""
     check_output()
     try:
         print(text, end=end, flush=True)

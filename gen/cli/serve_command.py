@@ -2,41 +2,77 @@
 
 import gc
 import os
-from enum import StrEnum
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from gen.cli import options
+from gen.cli.options import option, with_options
 from gen.cli.printing import keep_stderr_tidy
+from gen.cli.values import read_speculate
 from gen.errors import ArgumentError, GenError, ModelError, show_path
 
 if TYPE_CHECKING:
     from gen.engine import Engine
 
 
-class LogFormat(StrEnum):
-    """How the server writes its log."""
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Arguments of `gen.Engine`, by their names."""
 
-    text = "text"
-    json = "json"
+    rows: Annotated[int, option("Limits", "Run N texts at once.", "N", min=1)] = 32
+    max_waiting: Annotated[
+        int, option("Limits", "Let N more texts wait; further clients are told to ask again.", "N", min=0)
+    ] = 256
+    max_batch_tokens: Annotated[
+        int | None, option("Limits", "Have room for N tokens. If you give none: what memory has room for.", "N", min=1)
+    ] = None
+    admit_tokens: Annotated[
+        int | None,
+        option("Limits", "Read at most N tokens of new prompts between steps of running texts.", "N", min=1),
+    ] = None
+    prefix_bytes: Annotated[
+        int | None,
+        option("Limits", "Keep N bytes of KV cache for later prompts. If you give none: a part of memory.", "N", min=0),
+    ] = None
+    exact: Annotated[
+        bool, option("Model", "Give the same bits whatever runs beside a text; it takes longer.", None, "--exact")
+    ] = False
 
 
-class LogLevel(StrEnum):
-    """From which level on the server logs."""
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Settings of `gen.server.app`, by their names."""
 
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
+    max_new_tokens: Annotated[
+        int | None,
+        option("Limits", "Make at most N tokens for a text. If you give none: what the context leaves.", "N", min=1),
+    ] = None
+    max_prompts: Annotated[int, option("Limits", "Refuse requests for more than N texts.", "N", min=1)] = 2048
+    max_body_mb: Annotated[float, option("Limits", "Refuse larger requests.", "MIB", min=0.001)] = 8
+    max_schema_kb: Annotated[float, option("Limits", "Refuse requests with larger schemas.", "KIB", min=0.001)] = 256
+    max_image_mpx: Annotated[
+        float, option("Limits", "Refuse images with more than MPX million pixels.", "MPX", min=0.001)
+    ] = 40
+    request_timeout: Annotated[float, option("Limits", "Give up requests that take longer.", "SECONDS", min=0.001)] = (
+        600
+    )
+    stall_timeout: Annotated[
+        float,
+        option("Limits", "Be unhealthy after SECONDS without a step while there is work.", "SECONDS", min=0.001),
+    ] = 300
+    log_texts: Annotated[
+        bool, option("Server", "Let the log have the texts of requests, too.", None, "--log-texts")
+    ] = False
+    strict: Annotated[
+        bool, option("Server", "Refuse requests with unknown fields instead of ignoring these.", None, "--strict")
+    ] = False
 
 
-def _option(group: str, help: str, value: str | None, *names: str, **settings: Any) -> Any:
-    return typer.Option(*names, help=help, metavar=value, rich_help_panel=group, **settings)
-
-
+@with_options
 def serve_command(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help='A directory, a GGUF file, a name on the Hub, or "demo".')
@@ -44,94 +80,50 @@ def serve_command(
     *,
     name: Annotated[
         list[str] | None,
-        _option("Model", "The model's name for clients. You can repeat it. If you give none: the folder's.", "NAME"),
+        option("Model", "The model's name for clients. You can repeat it. If you give none: the folder's.", "NAME"),
     ] = None,
-    embedder: Annotated[str | None, _option("Model", "An encoder for /v1/embeddings.", "PATH")] = None,
+    embedder: Annotated[str | None, option("Model", "An encoder for /v1/embeddings.", "PATH")] = None,
     device: options.Device = None,
     dtype: options.DType = None,
     context_length: options.ContextLength = None,
     threads: options.Threads = None,
-    device_map: Annotated[str | None, _option("Model", '"auto" spreads the model over the devices.', "MAP")] = None,
+    device_map: Annotated[str | None, option("Model", '"auto" spreads the model over the devices.', "MAP")] = None,
     chat_template: Annotated[
-        Path | None, _option("Model", "Use the chat template in FILE instead of the model's own.", "FILE")
+        Path | None, option("Model", "Use the chat template in FILE instead of the model's own.", "FILE")
     ] = None,
-    host: Annotated[str, _option("Server", "Listen on this address.", "HOST")] = "127.0.0.1",
-    port: Annotated[
-        int, _option("Server", "Listen on this port; 0 is any free port.", "PORT", min=0, max=65535)
-    ] = 8000,
+    host: Annotated[str, option("Server", "Listen on this address.", "HOST")] = "127.0.0.1",
+    port: Annotated[int, option("Server", "Listen on this port; 0 is any free port.", "PORT", min=0, max=65535)] = 8000,
     api_key: Annotated[
         str | None,
-        _option(
-            "Server", "Answer only clients that send KEY. If you give none: GEN_API_KEY of the environment.", "KEY"
-        ),
+        option("Server", "Answer only clients that send KEY. If you give none: GEN_API_KEY of the environment.", "KEY"),
     ] = None,
     api_keys: Annotated[
         Path | None,
-        _option("Server", "Answer only clients with a key of FILE, in TOML: [keys.NAME], key, most_running.", "FILE"),
+        option("Server", "Answer only clients with a key of FILE, in TOML: [keys.NAME], key, most_running.", "FILE"),
     ] = None,
     metrics_port: Annotated[
         int | None,
-        _option(
-            "Server", "Serve /metrics without a key on this port. If you give none: it needs a key.", "PORT", min=0
-        ),
+        option("Server", "Serve /metrics without a key on this port. If you give none: it needs a key.", "PORT", min=0),
     ] = None,
     otel: Annotated[
         bool,
-        _option("Server", "Send a span for each request to OTEL_EXPORTER_OTLP_ENDPOINT.", None, "--otel"),
+        option("Server", "Send a span for each request to OTEL_EXPORTER_OTLP_ENDPOINT.", None, "--otel"),
     ] = False,
-    log_format: Annotated[LogFormat, _option("Server", "How a line of the log is written.", None)] = LogFormat.text,
+    log_format: Annotated[
+        Literal["text", "json"], option("Server", "How a line of the log is written.", None)
+    ] = "text",
     log_level: Annotated[
-        LogLevel, _option("Server", "Log from this level on; a request that has ended is info.", None)
-    ] = LogLevel.info,
-    log_texts: Annotated[
-        bool, _option("Server", "Let the log have the texts of requests, too.", None, "--log-texts")
-    ] = False,
-    strict: Annotated[
-        bool, _option("Server", "Refuse requests with unknown fields instead of ignoring these.", None, "--strict")
-    ] = False,
+        Literal["debug", "info", "warning", "error"],
+        option("Server", "Log from this level on; a request that has ended is info.", None),
+    ] = "info",
     cors_origin: Annotated[
-        list[str] | None, _option("Server", "Let pages of URL call the server. You can repeat it.", "URL")
+        list[str] | None, option("Server", "Let pages of URL call the server. You can repeat it.", "URL")
     ] = None,
-    rows: Annotated[int, _option("Limits", "Run N texts at once.", "N", min=1)] = 32,
-    max_waiting: Annotated[
-        int, _option("Limits", "Let N more texts wait; further clients are told to ask again.", "N", min=0)
-    ] = 256,
-    max_batch_tokens: Annotated[
-        int | None, _option("Limits", "Have room for N tokens. If you give none: what memory has room for.", "N", min=1)
-    ] = None,
-    admit_tokens: Annotated[
-        int | None,
-        _option("Limits", "Read at most N tokens of new prompts between steps of running texts.", "N", min=1),
-    ] = None,
-    prefix_bytes: Annotated[
-        int | None,
-        _option(
-            "Limits", "Keep N bytes of KV cache for later prompts. If you give none: a part of memory.", "N", min=0
-        ),
-    ] = None,
-    exact: Annotated[
-        bool, _option("Model", "Give the same bits whatever runs beside a text; it takes longer.", None, "--exact")
-    ] = False,
+    running: EngineOptions,
+    serving: ServerOptions,
     speculate: options.Speculate = "auto",
-    max_new_tokens: Annotated[
-        int | None,
-        _option("Limits", "Make at most N tokens for a text. If you give none: what the context leaves.", "N", min=1),
-    ] = None,
-    max_prompts: Annotated[int, _option("Limits", "Refuse requests for more than N texts.", "N", min=1)] = 2048,
-    max_body_mb: Annotated[float, _option("Limits", "Refuse larger requests.", "MIB", min=0.001)] = 8,
-    max_schema_kb: Annotated[float, _option("Limits", "Refuse requests with larger schemas.", "KIB", min=0.001)] = 256,
-    max_image_mpx: Annotated[
-        float, _option("Limits", "Refuse images with more than MPX million pixels.", "MPX", min=0.001)
-    ] = 40,
-    request_timeout: Annotated[
-        float, _option("Limits", "Give up requests that take longer.", "SECONDS", min=0.001)
-    ] = 600,
-    stall_timeout: Annotated[
-        float,
-        _option("Limits", "Be unhealthy after SECONDS without a step while there is work.", "SECONDS", min=0.001),
-    ] = 300,
     shutdown_timeout: Annotated[
-        float, _option("Limits", "Let requests go on for SECONDS after SIGTERM or Ctrl-C.", "SECONDS", min=0)
+        float, option("Limits", "Let requests go on for SECONDS after SIGTERM or Ctrl-C.", "SECONDS", min=0)
     ] = 30,
 ) -> None:
     """Serve a model to clients of OpenAI and Anthropic; its texts are those of `gen generate`.
@@ -159,7 +151,7 @@ def serve_command(
         except ArgumentError as error:
             raise GenError(f"--api-key or GEN_API_KEY: {error}") from error
     keys = [] if api_keys is None else read_keys(api_keys)
-    write_logs(log_format.value, log_level.value.upper())
+    write_logs(log_format, log_level.upper())
     template = None if chat_template is None else _read(chat_template)
     listening = listen(host, port)
     at = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
@@ -178,16 +170,7 @@ def serve_command(
         if template is not None:
             loaded.tokenizer.use_chat_template(template)
         encoder = None if embedder is None else gen.load_encoder(embedder, device=device)
-        engine = gen.Engine(
-            loaded,
-            rows=rows,
-            max_waiting=max_waiting,
-            max_batch_tokens=max_batch_tokens,
-            admit_tokens=admit_tokens,
-            prefix_bytes=prefix_bytes,
-            exact=exact,
-            speculate=options.read_speculate(speculate),
-        )
+        engine = gen.Engine(loaded, speculate=read_speculate(speculate), **vars(running))
         names = name or [name_of(model)]
         app = gen.server.app(
             engine,
@@ -196,17 +179,9 @@ def serve_command(
             embedder_names=[] if embedder is None else [name_of(embedder)],
             api_key=key,
             keys=keys,
-            log_texts=log_texts,
-            strict=strict,
             tracer=tracer_of_environment() if otel else None,
-            max_new_tokens=max_new_tokens,
-            max_prompts=max_prompts,
-            request_timeout=request_timeout,
-            stall_timeout=stall_timeout,
-            max_body_mb=max_body_mb,
-            max_schema_kb=max_schema_kb,
-            max_image_mpx=max_image_mpx,
             cors_origins=cors_origin or [],
+            **vars(serving),
         )
         app.state.served.compiling.begin()
         gc.collect()

@@ -7,9 +7,9 @@ import pytest
 
 import gen
 import gen.server
-from gen.cli.options import choose_sampler, read_stops
+from gen.cli.options import TextOptions
 from gen.cli.serve_command import serve_command
-from gen.cli.text_options import TextOptions
+from gen.cli.values import choose_sampler, read_stops
 from gen.offline.described import made_sampler
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Penalties
 

@@ -1,4 +1,4 @@
-"""`gen score`: how likely texts are to a model."""
+"""`gen score`, `gen verify` and `gen diff`: the commands about texts that are there already."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -10,9 +10,16 @@ import typer
 import gen
 from gen.cli import options
 from gen.cli.inputs import read_prompts
-from gen.cli.printing import check_output, keep_stderr_tidy, say
+from gen.cli.options import ModelOptions, with_options
+from gen.cli.printing import say
 from gen.errors import ArgumentError, show
 from gen.offline.files import finite
+
+_AsJson = Annotated[bool, typer.Option("--json", help="Print a line with a JSON object for each text.")]
+_Plot = Annotated[
+    Path | None,
+    typer.Option("--plot", metavar="FILE", help="Draw how long texts stay equal into a picture; needs matplotlib."),
+]
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,7 @@ class _Line:
     continuations: list[str]
 
 
+@with_options
 def score_command(
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="The text before the continuations.")] = None,
     continuations: Annotated[
@@ -38,11 +46,8 @@ def score_command(
         ),
     ] = None,
     chat: options.Chat = False,
-    model: options.ModelName = "demo",
     device: options.Device = None,
-    dtype: options.DType = None,
-    context_length: options.ContextLength = None,
-    threads: options.Threads = None,
+    asked: ModelOptions,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object for each text, with its tokens.")
     ] = False,
@@ -55,9 +60,7 @@ def score_command(
     if (prompt is None) == (file is None):
         raise ArgumentError("give a prompt with its continuations, or --file, and not both.")
     lines = _read(file) if prompt is None else [_Line(prompt, continuations or [])]
-    check_output()
-    keep_stderr_tidy()
-    loaded = gen.load(model, device=device, dtype=dtype, context_length=context_length)
+    loaded = asked.load(device)
     wanted: Any = [line.continuations or None for line in lines]
     for line, found in zip(lines, gen.score(loaded, [line.prompt for line in lines], wanted, chat=chat), strict=True):
         scores = found if isinstance(found, list) else [found]
@@ -66,11 +69,7 @@ def score_command(
 
 
 def _read(file: Path | None) -> list[_Line]:
-    """The lines of a file.
-
-    Raises:
-        ArgumentError: a line is no JSON object with a prompt and a continuation.
-    """
+    """The lines of a file."""
     lines = []
     for given in read_prompts(None, file):
         try:
@@ -93,3 +92,43 @@ def _as_json(prompt: str, text: str, score: "gen.Score") -> str:
     told = {"prompt": prompt, "text": text, "sum": score.sum, "perplexity": score.perplexity, **asdict(score)}
     del told["top_logprobs"]
     return json.dumps(finite(told))
+
+
+@with_options
+def verify_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Receipts, one a line.")],
+    *,
+    device: options.Device = None,
+    asked: ModelOptions,
+    as_json: _AsJson = False,
+    plot: _Plot = None,
+) -> None:
+    """Check whether a model still makes recorded texts.
+
+    A table says how many are equal, near ties and different; the exit code is 1 if a text is different.
+    """
+    receipts = gen.Receipt.load(file)
+    _tell(gen.diff(receipts, asked.load(device)), as_json, plot)
+
+
+def diff_command(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="Receipts, one a line.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="Receipts of the same prompts and seeds.")],
+    *,
+    as_json: _AsJson = False,
+    plot: _Plot = None,
+) -> None:
+    """Compare the recorded texts of two runs; the exit code is 1 if a text is different, missing or added."""
+    _tell(gen.diff(gen.Receipt.load(old), gen.Receipt.load(new)), as_json, plot)
+
+
+def _tell(found: "gen.Diff", as_json: bool, plot: Path | None) -> None:
+    if plot is not None:
+        found.plot(plot)
+    if as_json:
+        for one in found.texts:
+            say(str(one), end="\n")
+    else:
+        say(str(found), end="\n")
+    if not found.same:
+        raise typer.Exit(1)
