@@ -182,7 +182,7 @@ class Driver:
         asked = {"folder": str(self.folder), "digest": digest, "drafts": self.drafts and str(self.drafts)}
         assert self._workers is not None  # a first one has checked the job; tells mypy
         with Progress(total, total - sum(open_shards.values()), failed, shown=self.progress) as progress:
-            self._workers.run(schedule, asked, done)
+            self._workers.run(schedule, asked, done, progress.look)
 
     def _report(self, manifest: Manifest) -> Report:
         metas = [read_meta(self.folder, number) for number in range(len(manifest.shards))]

@@ -56,8 +56,6 @@ class Workers:
 
         Args:
             longest: the row with the longest prompt.
-        Raises:
-            ArgumentError, GenError: the job cannot be run, or no device is left.
         """
         names, reason = self._executor.slots(), ""
         for number, name in enumerate(names or [None]):
@@ -77,7 +75,11 @@ class Workers:
         raise GenError(f"no device is left: workers died on each of them. The last one {reason}.")
 
     def run(
-        self, make: Callable[[list[Slot]], Schedule], asking: Mapping[str, Any], done: Callable[[str, Answer], object]
+        self,
+        make: Callable[[list[Slot]], Schedule],
+        asking: Mapping[str, Any],
+        done: Callable[[str, Answer], object],
+        look: Callable[[], object],
     ) -> None:
         """Run a schedule to its end, in a thread for each of its slots; `check` comes before.
 
@@ -85,8 +87,7 @@ class Workers:
             make: makes it of the slots.
             asking: what a worker is told with each step.
             done: called with the device and the answer for each part that was made as a whole.
-        Raises:
-            Exception: the error that stopped the job before its end.
+            look: called again and again until the end.
         """
         schedule = make(self._slots)
         threads = [
@@ -98,6 +99,7 @@ class Workers:
                 thread.start()
             while not schedule.over and any(thread.is_alive() for thread in threads):
                 next(thread for thread in threads if thread.is_alive()).join(_LOOK)
+                look()
         except BaseException as error:
             schedule.fail(GenError(f"the job was ended: {type(error).__name__}"))
             raise
