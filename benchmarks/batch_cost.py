@@ -25,7 +25,7 @@ from gen.loop.options import Options
 from gen.loop.runner import run_all
 from gen.offline.manifest import read_manifest
 from gen.offline.rows import Row, row_seed
-from gen.offline.worker.worker import Task, Worker
+from gen.offline.worker.worker import Worker
 from gen.requests.settings import Settings
 
 SHORTEST, LONGEST = 8, 320  # new tokens
@@ -78,7 +78,7 @@ def _measured(rows: list[dict[str, Any]], at_once: int, arguments: argparse.Name
             vars(worker)["_model"].idle.take()  # as after its start
             begin = time.process_time()
             for number in range(len(manifest.shards)):
-                worker.run(folder, digest, Task(shard=number))
+                worker.run(folder, digest, number)
             times["job"].append(time.process_time() - begin)
     return {
         "rows": len(rows),

@@ -10,7 +10,7 @@ import typer
 
 from gen.cli.options import TextsOptions, option, with_options
 from gen.cli.printing import say
-from gen.cli.values import choose_output_type, read_speculate, unescape
+from gen.cli.values import choose_output_type
 from gen.errors import ArgumentError, GenError
 
 app = typer.Typer(
@@ -97,16 +97,8 @@ def run_command(
             drafts=drafts,
             receipts=receipts,
             dry_run=dry_run,
-            sampler=asked.choose_sampler(),
-            max_new_tokens=asked.max_new_tokens,
-            stop=[unescape(text) for text in asked.stop or ()],
-            seed=asked.seed,
-            chat=asked.chat,
-            thinking=asked.thinks,
-            num_return_sequences=asked.num_return_sequences,
             top_logprobs=top_logprobs,
-            shorten=asked.shorten,
-            speculate=read_speculate(asked.speculate),
+            **asked.settings(),
         )
     except KeyboardInterrupt:
         typer.echo("gen: interrupted; the same command goes on where it stopped.", err=True)

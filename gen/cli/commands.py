@@ -18,10 +18,11 @@ from gen.cli.options import TextOptions, TextsOptions, with_options
 from gen.cli.printing import say
 from gen.cli.serve_command import serve_command
 from gen.cli.text_commands import diff_command, score_command, verify_command
-from gen.cli.values import check_top_logprobs, read_output_type, read_pictures, read_speculate, read_stops
+from gen.cli.values import check_top_logprobs, read_output_type, read_pictures
 from gen.errors import ArgumentError
 from gen.offline.described import made_sampler
 from gen.offline.files import finite
+from gen.requests.settings import read_stops
 
 app = typer.Typer(
     help="Generate text with local language models.",
@@ -81,10 +82,8 @@ def generate_command(
         output_type,
         images=pictures,
         rows=batch_size,
-        max_new_tokens=asked.max_new_tokens,
         details=True,
         top_logprobs=top_logprobs,
-        num_return_sequences=asked.num_return_sequences,
         **settings,
     )
     ended: dict[int, Any] = {}
@@ -111,8 +110,8 @@ def stream_command(
     settings, output_type = _read(asked)
     [given] = read_prompts([prompt] if prompt is not None else None, None)
     pictures = read_pictures(image)
-    loaded, most = asked.load(device), asked.max_new_tokens
-    for piece in gen.stream(loaded, given.text, output_type, images=pictures, max_new_tokens=most, **settings):
+    loaded = asked.load(device)
+    for piece in gen.stream(loaded, given.text, output_type, images=pictures, **settings):
         say(piece)
     say("\n")
 
@@ -128,11 +127,10 @@ app.command("doctor", short_help="Tell where a model's parts are, and where the 
 
 def _read(asked: TextOptions) -> tuple[dict[str, Any], Any]:
     """The arguments of `gen.generate` that the options ask for, and the output type."""
-    sampler = made_sampler(asked.choose_sampler())
-    settings = {"stop": read_stops(asked.stop), "seed": asked.seed, "chat": asked.chat, "shorten": asked.shorten}
-    speculate = read_speculate(asked.speculate)
-    output_type = read_output_type(asked.schema, asked.regex, asked.choice)
-    return {"sampler": sampler, "speculate": speculate, "thinking": asked.thinks, **settings}, output_type
+    settings = asked.settings()
+    settings["sampler"] = made_sampler(settings["sampler"])
+    read_stops(settings["stop"])
+    return settings, read_output_type(asked.schema, asked.regex, asked.choice)
 
 
 def _show(one: Given, result: Any, as_json: bool) -> bool:

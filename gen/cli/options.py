@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 from gen.cli.printing import check_output, keep_stderr_tidy
-from gen.cli.values import choose_sampler
+from gen.cli.values import choose_sampler, read_speculate, unescape
 from gen.errors import ArgumentError
 from gen.runtime import cpu_threads
 
@@ -168,10 +168,20 @@ class TextOptions(ModelOptions):
             raise ArgumentError(f"--thinking must be on, off or a number of tokens, got {given}")
         return int(given)
 
-    def choose_sampler(self, **more: Any) -> list[Any] | None:
-        """See `choose_sampler`."""
-        settings = {name: getattr(self, name) for name in _OF_SAMPLERS}
-        return choose_sampler(greedy=self.greedy, bad_words=self.bad_word, **settings, **more)
+    def settings(self, **more: Any) -> dict[str, Any]:
+        """The arguments of `gen.run_batch` that the options ask for, as far as each option is one.
+
+        Args:
+            more: options of `choose_sampler`.
+        """
+        given = {name: getattr(self, name) for name in _OF_SAMPLERS}
+        return {
+            "sampler": choose_sampler(greedy=self.greedy, bad_words=self.bad_word, **given, **more),
+            "stop": [unescape(text) for text in self.stop or ()],
+            "speculate": read_speculate(self.speculate),
+            "thinking": self.thinks,
+            **{name: getattr(self, name) for name in ("max_new_tokens", "seed", "chat", "shorten")},
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,15 +194,10 @@ class TextsOptions(TextOptions):
         float | None, option("Search", "With --beams: above 0 prefers longer texts. If you give none: 1.", "X")
     ] = None
 
-    def choose_sampler(self, **more: Any) -> list[Any] | None:
-        """See `choose_sampler`."""
+    def settings(self, **more: Any) -> dict[str, Any]:
         several = {name: getattr(self, name) for name in ("samples", "beams", "length_penalty")}
-        return super().choose_sampler(**several, **more)
-
-    @property
-    def num_return_sequences(self) -> int:
-        """As `gen.generate` takes it."""
-        return self.samples if self.beams else 1
+        returned = self.samples if self.beams else 1
+        return super().settings(**several, **more) | {"num_return_sequences": returned}
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -188,7 +188,8 @@ def serve_command(
         gc.freeze()  # these objects stay for good; without this every full collection would look through them
         if metrics_port is not None:
             start_http_server(metrics_port, host, app.state.metrics.registry)
-        LOG.info("serves %s on %s, from %s.", ", ".join(names), at, loaded.placement)
+        told = ", ".join(f"{size / 1e6:.0f} MB for {what}" for what, size in app.state.served.memory().items())
+        LOG.info("serves %s on %s, from %s; memory is at most %s.", ", ".join(names), at, loaded.placement, told)
         return app, engine
 
     raise typer.Exit(Process(load, shutdown_timeout=shutdown_timeout).run(listening))

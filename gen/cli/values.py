@@ -108,15 +108,6 @@ def read_pictures(paths: list[Path] | None) -> list["Pictures.Image"] | None:
     return [read_image(path, f"--image {path}") for path in paths] if paths else None
 
 
-def read_stops(stops: list[str] | None) -> list[str]:
-    """The stop strings, with their escapes resolved."""
-    from gen.requests import settings as reading
-
-    given = [unescape(text) for text in stops or ()]
-    reading.read_stops(given)
-    return given
-
-
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
 

@@ -25,11 +25,7 @@ _SAMPLERS = {"GreedySampler": "greedy", "MultinomialSampler": "multinomial", "Be
 
 
 def describe_sampler(sampler: Any) -> list[Any] | None:
-    """A gen sampler as its name and settings; None is the checkpoint's recommendation.
-
-    Raises:
-        ArgumentError: a custom sampler, or a setting that is no number.
-    """
+    """A gen sampler as its name and settings; None is the checkpoint's recommendation."""
     if sampler is None:
         return None
     from gen import samplers  # if there is a sampler, they have imported torch already
@@ -54,11 +50,7 @@ def describe_sampler(sampler: Any) -> list[Any] | None:
 
 
 def made_sampler(described: list[Any] | None) -> Any:
-    """The sampler; the inverse of `describe_sampler`, after its result went through JSON.
-
-    Raises:
-        ArgumentError: a setting that it does not take.
-    """
+    """The sampler; the inverse of `describe_sampler`, after its result went through JSON."""
     if described is None:
         return None
     from gen import samplers
@@ -77,11 +69,7 @@ def made_sampler(described: list[Any] | None) -> Any:
 
 
 def describe_speculate(speculate: Any) -> Any:
-    """A value of `speculate` for `gen.generate`, as JSON.
-
-    Raises:
-        ArgumentError: `gen.generate` does not take it.
-    """
+    """A value of `speculate` for `gen.generate`, as JSON."""
     if speculate is False or speculate == "auto":
         return speculate
     from gen.loop.speculation.settings import read_speculate
@@ -97,11 +85,7 @@ def made_speculate(described: Any) -> "Speculate":
 
 
 def describe_type(output_type: Any) -> Described | None:
-    """An output type as JSON.
-
-    Raises:
-        ArgumentError: it has a part that no other process can import.
-    """
+    """An output type as JSON."""
     if output_type is None:
         return None
     if getattr(type(output_type), "__module__", "") == "gen.constraints.output_types":
@@ -116,11 +100,7 @@ def describe_type(output_type: Any) -> Described | None:
 
 
 def made_type(described: Described | None) -> Any:
-    """The output type; the inverse of `describe_type`.
-
-    Raises:
-        ArgumentError: a class that cannot be imported here.
-    """
+    """The output type; the inverse of `describe_type`."""
     if described is None:
         return None
     import gen
@@ -227,11 +207,7 @@ def _path_of(kind: type) -> str:
 
 
 def imported(path: str) -> Any:
-    """A class by the path of its description.
-
-    Raises:
-        ArgumentError: it cannot be imported here.
-    """
+    """A class by the path of its description."""
     module, _, name = path.partition(":")
     try:
         found: Any = import_module(module)
@@ -243,11 +219,7 @@ def imported(path: str) -> Any:
 
 
 def as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they are after JSON.
-
-    Raises:
-        ArgumentError: one of them cannot be written as JSON.
-    """
+    """Settings as they are after JSON."""
     read = {}
     for name, value in settings.items():
         try:

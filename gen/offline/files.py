@@ -15,11 +15,7 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)  # json.dumps make
 
 @contextmanager
 def written_aside(path: Path) -> Iterator[Path]:
-    """Where to write a file; it gets its name at the end of the block, and after an error there is no file.
-
-    Raises:
-        OSError: it cannot be written, for example because the disk is full.
-    """
+    """Where to write a file; it gets its name at the end of the block, and after an error there is no file."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_ASIDE}")
     try:
         yield aside

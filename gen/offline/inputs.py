@@ -37,11 +37,7 @@ class Scan:
 
 
 def digests(names: Sequence[str]) -> list[dict[str, Any]]:
-    """The manifest's entry for each input: its name, its size in bytes, and its sha256; for stdin the name alone.
-
-    Raises:
-        ArgumentError: an input is missing, or is no such file.
-    """
+    """The manifest's entry for each input: its name, its size in bytes, and its sha256; for stdin the name alone."""
     if not names:
         raise ArgumentError("give at least one input: a file, or - for stdin.")
     if len(set(names)) < len(names):
@@ -101,11 +97,7 @@ def write_rows(names: Sequence[str], template: str | None, folder: Path) -> Scan
 
 
 def read_rows(folder: Path, place: int, count: int, first: int = 0) -> list[Row]:
-    """Some rows, counted from the one that begins at this byte.
-
-    Raises:
-        OSError: they cannot be read.
-    """
+    """Some rows, counted from the one that begins at this byte."""
     with (folder / NAME).open("rb") as file:
         file.seek(place)
         return [Row(**json.loads(line)) for line in islice(file, first, first + count)]

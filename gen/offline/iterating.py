@@ -79,6 +79,7 @@ def generate_iter(
         ArgumentError, ConstraintError, ModelError: as `gen.generate`, at the call, for what all prompts share.
     Host sync: as `gen.generate`.
     """
+    shared = {name: value for name, value in locals().items() if name in Settings.__annotations__}
     check_model(model)
     if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
         raise ArgumentError(f"prompts must be something that gives prompts, such as a list, got {show(prompts)}")
@@ -88,26 +89,11 @@ def generate_iter(
         max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
     rows = usual_rows(model) if rows is None else read_whole("rows", rows, minimum=1)
     constraint = None if output_type is None else compile(model, output_type)
-    limits, seeds, thoughts = as_lists(max_new_tokens), as_lists(seed), as_lists(thinking)
+    lists = {name: as_lists(shared[name]) for name in ("max_new_tokens", "seed", "thinking")}
 
     def read(number: int, prompt: Prompt, images: Sequence[Any] | None = images) -> Call:
-        settings = Settings(
-            images=images,
-            sampler=sampler,
-            max_new_tokens=_of_prompt("max_new_tokens", limits, number),
-            stop=stop,
-            include_stop=include_stop,
-            seed=_of_prompt("seed", seeds, number),
-            eos_token_id=eos_token_id,
-            chat=chat,
-            chat_template_kwargs=chat_template_kwargs,
-            thinking=_of_prompt("thinking", thoughts, number),
-            skip_special_tokens=skip_special_tokens,
-            logits_processors=logits_processors,
-            top_logprobs=top_logprobs,
-            shorten=shorten,
-            truncate=truncate,
-        )
+        own = {name: _of_prompt(name, given, number) for name, given in lists.items()}
+        settings = Settings(**{**shared, **own, "images": images})
         call = read_call(
             model,
             prompt,

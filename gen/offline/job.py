@@ -20,6 +20,22 @@ if TYPE_CHECKING:
     from gen.loop.speculation.settings import Speculate
     from gen.samplers import Sampler
 
+_OF_THE_CALL = {  # arguments that do not affect the texts
+    "inputs",
+    "out",
+    "devices",
+    "engine",
+    "ray_address",
+    "rows",
+    "shard_rows",
+    "retry_failed",
+    "dry_run",
+    "progress",
+    "logits_processors",
+    "drafts",
+    "receipts",  # in the manifest only where they are asked for
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReport:
@@ -140,6 +156,7 @@ def run_batch(
         GenError: another driver works in the folder, no device is left, or memory does not hold this many rows.
         OSError: the folder cannot be written to.
     """
+    given = {name: value for name, value in locals().items() if name not in _OF_THE_CALL}
     names = [str(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
     folder = _read_folder(out)
     if logits_processors is not None:
@@ -157,28 +174,12 @@ def run_batch(
         check_number("seed", seed, minimum=0, maximum=LARGEST, whole=True)
     if prompt_template is not None:
         check_template(prompt_template)
-    settings = {
+    settings = given | {
         "model": model if model == "demo" or not Path(model).exists() else str(Path(model).absolute()),
         "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
-        "context_length": context_length,
         "output_type": describe_type(output_type) if not isinstance(output_type, dict) else output_type,
         "sampler": sampler if isinstance(sampler, list) else describe_sampler(sampler),
-        "max_new_tokens": max_new_tokens,
-        "stop": stop,
-        "include_stop": include_stop,
-        "seed": seed,
-        "eos_token_id": eos_token_id,
-        "chat": chat,
-        "chat_template_kwargs": chat_template_kwargs,
-        "thinking": thinking,
-        "skip_special_tokens": skip_special_tokens,
-        "num_return_sequences": num_return_sequences,
-        "top_logprobs": top_logprobs,
-        "shorten": shorten,
-        "truncate": truncate,
-        "exact": exact,
         "speculate": describe_speculate(speculate),
-        "prompt_template": prompt_template,
         **({"receipts": True} if receipts else {}),
     }
     driver = Driver(

@@ -26,31 +26,19 @@ def meta_path(folder: Path, number: int) -> Path:
 
 
 def write_part(folder: Path, number: int, results: Sequence[Result], meta: Result) -> None:
-    """Write a shard's results; facts that are beside a part are always those of this part.
-
-    Raises:
-        OSError: they cannot be written.
-    """
+    """Write a shard's results; facts that are beside a part are always those of this part."""
     remove(meta_path(folder, number))
     write_aside(part_path(folder, number), lines(results))
     write_aside(meta_path(folder, number), as_line(counts_of(results) | meta))
 
 
 def read_part(folder: Path, number: int) -> list[Result]:
-    """A shard's results.
-
-    Raises:
-        OSError: they cannot be read.
-    """
+    """A shard's results."""
     return [json.loads(line) for line in part_path(folder, number).read_bytes().splitlines()]
 
 
 def read_meta(folder: Path, number: int) -> Result:
-    """The facts in the file beside a part, or, if a kill has left none, what the part itself says.
-
-    Raises:
-        OSError: the part cannot be read.
-    """
+    """The facts in the file beside a part, or, if a kill has left none, what the part itself says."""
     try:
         read: Result = json.loads(meta_path(folder, number).read_text(encoding="utf-8"))
         if read.keys() >= counts_of([]).keys():

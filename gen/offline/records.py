@@ -23,11 +23,7 @@ _MARK = b"\xef\xbb\xbf"  # Windows puts it before UTF-8
 
 
 def kind_of(name: str) -> tuple[Kind, bool]:
-    """The kind of a file, by its name, and whether it is packed with gzip.
-
-    Raises:
-        ArgumentError: its name does not tell the kind.
-    """
+    """The kind of a file, by its name, and whether it is packed with gzip."""
     path = Path(name.lower())
     packed = path.suffix == ".gz"
     suffix = Path(path.stem).suffix if packed else path.suffix
@@ -42,11 +38,7 @@ def kind_of(name: str) -> tuple[Kind, bool]:
 
 
 def read_records(name: str) -> Read:
-    """The records of a file, or of stdin.
-
-    Raises:
-        ArgumentError: it cannot be read, or it is not what its name says.
-    """
+    """The records of a file, or of stdin."""
     try:
         yield from _records(name)
     except (OSError, EOFError, zlib.error) as error:
@@ -54,11 +46,7 @@ def read_records(name: str) -> Read:
 
 
 def import_parquet() -> Any:
-    """pyarrow.parquet.
-
-    Raises:
-        ArgumentError: pyarrow is not installed.
-    """
+    """pyarrow.parquet."""
     try:
         from pyarrow import parquet
     except ImportError as error:

@@ -25,8 +25,6 @@ def sources_of(described: Described | None) -> dict[str, str]:
 
     Args:
         described: as `gen.offline.described.describe_type` gives it.
-    Raises:
-        ArgumentError: a class that cannot be imported here.
     """
     found: dict[str, set[str]] = defaultdict(set)
     for kind in _classes(described):

@@ -9,8 +9,9 @@ import gen
 import gen.server
 from gen.cli.options import TextOptions
 from gen.cli.serve_command import serve_command
-from gen.cli.values import choose_sampler, read_stops
+from gen.cli.values import choose_sampler, unescape
 from gen.offline.described import made_sampler
+from gen.requests.settings import read_stops
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Penalties
 
 
@@ -96,8 +97,7 @@ def test_options_at_odds_are_refused(settings: Any, message: str) -> None:
     ],
 )
 def test_stop_strings_have_escapes(given: str, meant: str) -> None:
-    assert read_stops([given]) == [meant]
-    assert read_stops(None) == []
+    assert unescape(given) == meant
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_stop_strings_have_escapes(given: str, meant: str) -> None:
 )
 def test_a_wrong_escape_is_refused(given: str, message: str) -> None:
     with pytest.raises(gen.ArgumentError, match=message):
-        read_stops([given])
+        read_stops([unescape(given)])
 
 
 def test_gen_serve_has_the_defaults_of_the_library() -> None:

@@ -21,9 +21,8 @@ from gen.models.transformers.rows import TransformersRows
 from gen.offline.manifest import read_manifest
 from gen.offline.parts import part_path
 from gen.offline.rows import Row, row_seed
-from gen.offline.worker.old_texts import OldTexts
-from gen.offline.worker.reading import Reader
-from gen.offline.worker.worker import Task, Worker
+from gen.offline.worker.reading import OldTexts, Reader
+from gen.offline.worker.worker import Worker
 from tests.helpers import needs_kernels_that_agree
 from tests.offline.helpers import read_parts, write_rows
 
@@ -195,7 +194,7 @@ def test_a_part_made_again_by_a_fresh_worker_in_another_order_is_equal(
     monkeypatch.setattr(Costs, "learn", None)  # no clock decides
     for number in reversed(range(len(report.parts))):
         part_path(out, number).unlink()
-        worker.run(out, digest, Task(shard=number))
+        worker.run(out, digest, number)
     assert [part.read_bytes() for part in report.parts] == before
     assert bool(wide) == (dtype == "float32")
     settings: Any = {"model": "demo", "dtype": dtype, "rows": 4, "shard_rows": 9, "seed": 5}
@@ -394,9 +393,9 @@ def test_a_worker_that_sees_another_folder_or_manifest_ends_the_job_with_its_nam
     worker = Worker(manifest.settings, "cpu", threads=1)
     host = socket.gethostname()
     with pytest.raises(gen.GenError, match=f"{host} sees another manifest in .* than the driver"):
-        worker.run(tmp_path / "out", "another digest", Task(shard=0))
+        worker.run(tmp_path / "out", "another digest", 0)
     with pytest.raises(gen.GenError, match=f"{host} does not see the job's folder"):
-        worker.run(tmp_path / "elsewhere", digest, Task(shard=0))
+        worker.run(tmp_path / "elsewhere", digest, 0)
 
 
 def test_old_texts_are_drafts_and_change_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

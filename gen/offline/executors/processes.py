@@ -26,12 +26,7 @@ class Worker(Protocol):
     """Runs work: a process, or a test's substitute for one."""
 
     def ask(self, **asked: Any) -> Answer:
-        """The worker's answer.
-
-        Raises:
-            WorkerDied: it has died.
-            ArgumentError, GenError: the worker's answer is an error that ends the job.
-        """
+        """The worker's answer."""
 
     def end(self) -> None:
         """End the worker now."""
@@ -99,11 +94,7 @@ class WorkerProcess:
 
 
 def read_answer(answer: Answer) -> Answer:
-    """A worker's answer, unless it is an error.
-
-    Raises:
-        WorkerDied, ArgumentError, GenError: as `Worker.ask`.
-    """
+    """A worker's answer, unless it is an error."""
     if "fault" in answer:
         raise WorkerDied(f"failed with {answer['fault']}")
     if "error" in answer:

@@ -15,8 +15,6 @@ class RayActors:
 
     Args:
         address: of the cluster, as "ray://host:10001" or "auto"; None starts one on this machine, if there is none.
-    Raises:
-        ArgumentError: Ray is not installed.
     """
 
     threads = 1  # an actor has one CPU of Ray's

@@ -49,8 +49,6 @@ def read_body(model: Model, body: Mapping[str, Any], usual: Sampler | None, know
     Args:
         usual: the job's sampler.
         known: unknown fields that were reported already; newly reported ones are added.
-    Raises:
-        ApiError, ArgumentError: it cannot be answered.
     """
     fields = ChatBody.read(body)
     if fields.stream:
@@ -77,11 +75,7 @@ def read_body(model: Model, body: Mapping[str, Any], usual: Sampler | None, know
 
 
 def answer_of(manifest: Manifest, row: Row, body: ReadBody, call: Call, job: Job, model: Model) -> Result:
-    """The line of a row's answer. It follows from the row and the manifest, so that equal parts are equal bytes.
-
-    Raises:
-        GenError: as `Job.completions`.
-    """
+    """The line of a row's answer. It follows from the row and the manifest, so that equal parts are equal bytes."""
     request = job.request
     ended = [
         Ended(made, Events(request, job.told_of_prompt).whole(made)) for made in call.completions(job)

@@ -12,11 +12,7 @@ _END = 2**20  # bytes of a weight file that are read, at its beginning and at it
 
 
 def fingerprint(name: str) -> dict[str, str]:
-    """The sha256 of each file of a model and of its adapter; for weights, of the file's size and both ends.
-
-    Raises:
-        ModelError: as `gen.load`.
-    """
+    """The sha256 of each file of a model and of its adapter; for weights, of the file's size and both ends."""
     path = None if name == "demo" else find_path(name)
     if path is not None and path.is_file():
         return {path.name: _of_weights(path)}

@@ -15,7 +15,7 @@ from typing import Any
 from gen.errors import GenError
 from gen.offline.executors.processes import KINDS
 from gen.offline.rows import Row
-from gen.offline.worker.worker import Task, Worker
+from gen.offline.worker.worker import Worker
 
 FAULT = 70  # the exit code after an error that the process may not survive; its last line has the error
 
@@ -51,7 +51,7 @@ def answered(worker: Worker | None, asked: dict[str, Any]) -> tuple[Any, bool]:
                 return worker.check(None if row is None else Row(**row), devices), False
             case {"folder": folder, "digest": digest, "drafts": drafts, "task": task} if worker is not None:
                 old = None if drafts is None else Path(drafts)
-                return worker.run(Path(folder), digest, Task(**task), old), False
+                return worker.run(Path(folder), digest, **task, drafts=old), False
         raise GenError(f"a worker was asked {list(asked)}")
     except GenError as error:
         kind = next(kind for kind in KINDS if isinstance(error, kind))

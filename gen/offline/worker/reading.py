@@ -24,6 +24,9 @@ from gen.samplers import Sampler
 if TYPE_CHECKING:
     from gen.offline.worker.bodies import ReadBody  # which takes 0.3 s to import
 
+import json
+from pathlib import Path
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRow:
@@ -38,11 +41,7 @@ class ReadRow:
     body: "ReadBody | None"
 
     def result(self, manifest: Manifest, model: Model, job: Job) -> Result:
-        """The result of the row.
-
-        Raises:
-            GenError: as `gen.generate`.
-        """
+        """The result of the row."""
         if self.body is not None:
             from gen.offline.worker.bodies import answer_of
 
@@ -72,8 +71,6 @@ class Reader:
 
         Args:
             draft: a text that the row's own may be like.
-        Raises:
-            ApiError, ArgumentError: its settings, or those of all rows, cannot be used.
         """
         prompt, constraint, body = row.prompt, self._constraint, None
         given = {**self._settings, "sampler": self._sampler, **row.asked, "seed": row_seed(self._settings["seed"], row)}
@@ -153,3 +150,36 @@ def failure_of(row: Row, error: Exception) -> Result:
 def _own_words(error: Exception) -> str:
     """An error's message without "prompt 0": the row is the only prompt of its call."""
     return re.sub(r"^prompt 0(: | )", lambda found: "" if found[1] == ": " else "the prompt ", str(error))
+
+
+class OldTexts:
+    """Finds texts in the parts of a job; it keeps only where each row's result is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._places: dict[str, tuple[Path, int]] = {}
+        for path in sorted(folder.glob("part-*.jsonl")):
+            place = 0
+            for line in path.read_bytes().splitlines(keepends=True):
+                result = json.loads(line)
+                row_id = result.get("custom_id", result["id"])
+                self._places[row_id] = path, place
+                place += len(line)
+
+    def text(self, row_id: str) -> str | None:
+        """The text of a row, or the first of several; None if the job has none."""
+        if row_id not in self._places:
+            return None
+        path, place = self._places[row_id]
+        with path.open("rb") as file:
+            file.seek(place)
+            return _text(json.loads(file.readline()))
+
+
+def _text(result: Result) -> str | None:
+    text = result.get("text")
+    for first in result.get("texts") or ():
+        text = text or first
+    body = (result.get("response") or {}).get("body", {})
+    for choice in body.get("choices", ()):
+        text = text or choice["message"].get("content")
+    return text if isinstance(text, str) else None

@@ -8,40 +8,35 @@ import json
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+import gen
+from gen.calls.reading import find_step_rows
+from gen.constraints.output_types import Choice, Either, Grammar, JsonSchema, Regex, Repeat, Text
+from gen.constraints.output_types import Sequence as InOrder
+from gen.constraints.python_types import schema_of
+from gen.devices import available_devices, resolve_device
 from gen.errors import ArgumentError, GenError
+from gen.loop.jobs import Job, new_job
+from gen.loop.memory import TooManyRows, tokens_that_fit
+from gen.loop.options import Options
+from gen.loop.row_pool import usual_rows
+from gen.loop.runner import run_all
 from gen.offline.described import made_speculate, made_type
 from gen.offline.manifest import Manifest, difference, read_manifest, versions
 from gen.offline.parts import Result, counts_of, failed, write_part
 from gen.offline.rows import Row
 from gen.offline.sources import sources_of
 from gen.offline.worker.fingerprint import fingerprint
-from gen.offline.worker.old_texts import OldTexts
+from gen.offline.worker.reading import OldTexts, Reader, ReadRow, failure_of
+from gen.requests.request import Request
 from gen.server.errors import ApiError
 
-if TYPE_CHECKING:
-    from gen.loop.jobs import Job
-    from gen.requests.request import Request
-
 _UNSPENT = 0.5  # of a GPU's memory is left free if a worker chooses the number of rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """Rows of a shard that a worker is to run.
-
-    Attributes:
-        shard: which one.
-        row: the only row, whose result is the answer; None for all rows, whose part the worker writes.
-        attempt: the number of the attempt, from 1.
-    """
-
-    shard: int
-    row: int | None = None
-    attempt: int = 1
 
 
 class Worker:
@@ -51,17 +46,9 @@ class Worker:
         settings: those of the manifest.
         device: as `gen.load` takes it.
         threads: of torch, on a CPU.
-    Raises:
-        DeviceError, ModelError: as `gen.load`.
     """
 
     def __init__(self, settings: Any, device: str | None, threads: int) -> None:
-        import torch
-
-        import gen
-        from gen.devices import resolve_device
-        from gen.offline.worker.reading import Reader
-
         self._settings = settings
         target = resolve_device(device)
         if target.type == "cpu":
@@ -79,12 +66,7 @@ class Worker:
         Args:
             longest: the row with the longest prompt.
             devices: the devices of other workers.
-        Raises:
-            ArgumentError: no row can run with the settings.
-            DeviceError: one of the devices does not exist.
         """
-        from gen.devices import available_devices, resolve_device
-
         for device in devices:
             resolve_device(device)
         row = Row(id="", prompt=[{"role": "user", "content": "x"}] if self._settings["chat"] else "x")
@@ -96,11 +78,22 @@ class Worker:
             "devices": [str(device) for device in available_devices() if device.type == "cuda"] or ["cpu"],
         }
 
-    def run(self, folder: Path, digest: str, task: Task, drafts: Path | None = None) -> Result:
+    def run(
+        self,
+        folder: Path,
+        digest: str,
+        shard: int,
+        row: int | None = None,
+        *,
+        attempt: int = 1,
+        drafts: Path | None = None,
+    ) -> Result:
         """Make a part, or run one of its rows.
 
         Args:
             digest: the sha256 of the driver's manifest.
+            row: the only row, whose result is the answer; None for all rows, whose part the worker writes.
+            attempt: the number of the attempt, from 1.
             drafts: the folder of a job whose texts are drafts for those of rows with the same ids.
         Returns:
             How many rows, failed rows and tokens; a row that was run to its end, or None; the result of the only row.
@@ -111,26 +104,23 @@ class Worker:
         begin, manifest = time.time(), self._read_manifest(folder, digest)
         if drafts is not None and self._old is None:
             self._old = OldTexts(drafts)
-        results = self._results(manifest, manifest.shard(folder, task.shard, task.row))
-        if task.row is not None:
-            return {"good": None if failed(results[0]) else task.row, "result": results[0]}
+        results = self._results(manifest, manifest.shard(folder, shard, row))
+        if row is not None:
+            return {"good": None if failed(results[0]) else row, "result": results[0]}
         meta = {
             "device": str(self._model.placement),
             "gpu": self._gpu(),
             "host": socket.gethostname(),
-            "attempt": task.attempt,
+            "attempt": attempt,
             "begun": round(begin, 3),
             "seconds": round(time.time() - begin, 3),
         }
-        write_part(folder, task.shard, results, meta)
+        write_part(folder, shard, results, meta)
         good = next((row for row, result in enumerate(results) if not failed(result)), None)
         return {**counts_of(results), "good": good}
 
     def _results(self, manifest: Manifest, rows: Sequence[Row]) -> list[Result]:
         """The results of rows, in their order."""
-        from gen.loop.memory import TooManyRows
-        from gen.offline.worker.reading import ReadRow, failure_of
-
         read: dict[int, ReadRow] = {}
         results: dict[int, Result] = {}
         for index, row in enumerate(rows):
@@ -154,13 +144,8 @@ class Worker:
                 results[index] = failure_of(rows[index], error)
         return [results[index] for index in range(len(rows))]
 
-    def _run(self, requests: Sequence["Request"], rows: int | None) -> list["Job"]:
+    def _run(self, requests: Sequence[Request], rows: int | None) -> list[Job]:
         """Run requests in this many rows: those of earlier parts with their recorded steps, if there are any."""
-        from gen.calls.reading import find_step_rows
-        from gen.loop.jobs import new_job
-        from gen.loop.options import Options
-        from gen.loop.runner import run_all
-
         jobs = [new_job(self._model, request) for request in requests]
         step_rows = find_step_rows(self._model, self._settings["exact"])
         speculate = made_speculate(self._settings["speculate"])
@@ -169,9 +154,6 @@ class Worker:
 
     def _rows_that_fit(self, longest: Row | None) -> int:
         """How many rows like the longest one run at once in half of the memory, at most the usual number."""
-        from gen.loop.memory import tokens_that_fit
-        from gen.loop.row_pool import usual_rows
-
         usual, placement = usual_rows(self._model), self._model.placement
         known = getattr(getattr(self._model, "idle", None), "token_bytes", None)
         try:
@@ -211,8 +193,6 @@ class Worker:
 
     def _gpu(self) -> str | None:
         """The uuid of the GPU that the worker has."""
-        import torch
-
         device = self._model.placement.logits_device
         if device.type != "cuda":
             return None
@@ -221,10 +201,6 @@ class Worker:
 
 def schema_of_type(output_type: Any) -> Any:
     """The JSON Schema of an output type's values; None if there is no type, or if they may be anything."""
-    from gen.constraints.output_types import Choice, Either, Grammar, JsonSchema, Regex, Repeat, Text
-    from gen.constraints.output_types import Sequence as InOrder
-    from gen.constraints.python_types import schema_of
-
     match output_type:
         case None | InOrder() | Either() | Repeat():
             return None
