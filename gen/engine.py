@@ -91,6 +91,7 @@ class Engine:
             speculate=read_speculate(speculate),
         )
         self._model, self._rows, self._max_batch_tokens = model, rows, max_batch_tokens
+        self._prefix_bytes = most_bytes
         self._step_rows = options.step_rows
         self._own_tokens = tokens_of_a_step_row(max_batch_tokens, options.step_rows)
         max_waiting, asks = read_whole("max_waiting", max_waiting), object()
@@ -113,6 +114,11 @@ class Engine:
     def max_batch_tokens(self) -> int | None:
         """How many tokens all rows may have room for; None if the caller set no limit."""
         return self._max_batch_tokens
+
+    @property
+    def prefix_bytes(self) -> int:
+        """How many bytes of KV cache it may keep from finished texts."""
+        return self._prefix_bytes
 
     @shows_settings
     def submit(self, prompt: Prompt, output_type: Any = None, **settings: Unpack[EngineSettings]) -> EngineStream:

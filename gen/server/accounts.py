@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from gen.server.tools import new_id
+from gen.server.output_types import new_id
 
 if TYPE_CHECKING:
     from gen.server.texts import Texts

@@ -52,8 +52,6 @@ class Body(BaseModel):
 
         Args:
             strict: whether a field that is unknown, and not harmless, is refused.
-        Raises:
-            ApiError: a field cannot be used, or is not supported.
         """
         for name, harmless in cls.refused.items():
             value = fields.get(name)
@@ -107,11 +105,7 @@ async def read_body(request: "Request", most: float) -> bytes:
 
 
 def read_fields(data: bytes) -> dict[str, Any]:
-    """The JSON object in a body.
-
-    Raises:
-        ApiError: it is none, or has a number or a text that cannot be written again.
-    """
+    """The JSON object in a body."""
     try:
         fields = json.loads(data.decode(), parse_constant=_no_number, parse_float=_number)
     except (ValueError, RecursionError) as error:

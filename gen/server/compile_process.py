@@ -21,13 +21,15 @@ from gen.errors import ConstraintError, GenError
 from gen.server.settings import CompileLimits
 
 
-def compile_for(requests: Connection, vocabulary: Vocabulary, limits: CompileLimits) -> None:
-    """Fork for each plan that comes, until no more come. With a plan comes the handle to write its result to."""
+def compile_for(requests: Connection, limits: CompileLimits) -> None:
+    """Fork for each plan that comes after the vocabulary, until no more come; with it comes where its result goes."""
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks to end
+    vocabulary: Vocabulary | None = None
     while True:
         try:
+            if vocabulary is None:
+                vocabulary = requests.recv()
             plan = requests.recv_bytes()
             handle = recv_handle(requests)
         except (EOFError, OSError):  # the server is gone

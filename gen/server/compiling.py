@@ -126,10 +126,12 @@ class Compiling:
 
         context = get_context("spawn")
         self._requests, theirs = context.Pipe()
-        vocabulary = vocabulary_of(self._model)
-        self._process = context.Process(target=compile_for, args=(theirs, vocabulary, self._limits), daemon=True)
+        self._process = context.Process(target=compile_for, args=(theirs, self._limits), daemon=True)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C is for this process alone
         self._process.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
+        self._requests.send(vocabulary_of(self._model))  # an argument would leave half of it where this process ends
 
 
 async def _readable(results: Connection) -> None:

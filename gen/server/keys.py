@@ -34,11 +34,7 @@ class Key:
 
 
 def check_key(key: object) -> None:
-    """Refuse a key that no client can send: headers carry printable ASCII, and lose spaces at both ends.
-
-    Raises:
-        ArgumentError: it is such a key.
-    """
+    """Refuse a key that no client can send: headers carry printable ASCII, and lose spaces at both ends."""
     if not isinstance(key, str) or not key:
         raise ArgumentError("api_key must be a text that is not empty, or None for none.")
     if not (key.isascii() and key.isprintable() and key == key.strip()):
@@ -48,11 +44,7 @@ def check_key(key: object) -> None:
 
 
 def read_keys(path: Path) -> list[Key]:
-    """The keys in a TOML file: `[keys.NAME]`, with `key` and perhaps `most_running`.
-
-    Raises:
-        GenError: the file cannot be read, or has no such keys.
-    """
+    """The keys in a TOML file: `[keys.NAME]`, with `key` and perhaps `most_running`."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8")).get("keys")
         if not isinstance(tables, dict) or not tables:
@@ -74,11 +66,7 @@ def _read_key(name: str, table: Any) -> Key:
 
 
 class Keys:
-    """The keys of a server; with none, everybody may ask.
-
-    Raises:
-        ArgumentError: two have the same name or the same key.
-    """
+    """The keys of a server; with none, everybody may ask."""
 
     def __init__(self, keys: Iterable[Key]) -> None:
         self._keys = tuple(keys)

@@ -1,12 +1,16 @@
-"""The output types that requests ask for: OpenAI's response_format, vLLM's structured_outputs."""
+"""Output types that requests ask for: OpenAI's response_format, tools and tool_choice, vLLM's structured_outputs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from gen.constraints.output_types import choice, grammar, json_schema, regex
 from gen.errors import ConstraintError, show
+from gen.server.bodies import kind_of
 from gen.server.errors import refused
+from gen.tools.calls import ToolCallsType, tool_calls
 
 _STRUCTURES: Mapping[str, Any] = {"regex": regex, "choice": choice, "grammar": grammar, "json": json_schema}
 
@@ -17,8 +21,6 @@ def type_of_format(given: Mapping[str, Any] | None, field: str, most_kb: float) 
     Args:
         field: what errors call the field.
         most_kb: how large a schema may be, in KiB.
-    Raises:
-        ApiError: it has another type, or its schema cannot be used.
     """
     kind = "text" if given is None else given.get("type")
     if given is None or kind == "text":
@@ -37,9 +39,6 @@ def type_of_format(given: Mapping[str, Any] | None, field: str, most_kb: float) 
 def type_of_structure(given: Mapping[str, Any] | None, most_kb: float) -> Any:
     """The output type of vLLM's structured_outputs, which has one of regex, choice, grammar, json and json_object; None
     for a text.
-
-    Raises:
-        ApiError: it has none of these, several, or something else; or the value cannot be used.
     """
     if given is None:
         return None
@@ -66,3 +65,84 @@ def _made(make: Any, value: Any, field: str) -> Any:
         return make(value)
     except ConstraintError as error:
         raise refused(f"{field}: {error}", field) from None
+
+
+_ids = Random()  # for identifiers, which are no secrets; asking the system for each would let other threads go first
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The tools of a request.
+
+    Attributes:
+        told: the tools as the chat template takes them.
+        type: the output type of the text.
+        choice: "auto", "required", "none" or the name of a tool.
+    """
+
+    told: Sequence[Mapping[str, Any]]
+    type: ToolCallsType
+    choice: str
+
+    @property
+    def names_one(self) -> bool:
+        """Whether the choice is the name of a tool."""
+        return self.choice not in ("auto", "required", "none")
+
+
+def read_tools(given: Sequence[Any] | None, choice: Any, *, parallel: bool, most_kb: float) -> Tools | None:
+    """The tools that a request gives; None if there are none.
+
+    Args:
+        given: each {"type": "function", "function": {"name": ..., ...}}, or with the function's fields beside "type".
+        choice: "auto", "required", "none"; an object that names a tool; or OpenAI's object of type "allowed_tools".
+        parallel: whether several tools may be called at once.
+        most_kb: how large the tools may be together, in KiB.
+    """
+    told = [_tool(tool) for tool in given or ()]
+    check_size(told, "tools", most_kb)
+    name, allowed = _choice(choice)
+    if not told:
+        if name not in (None, "auto", "none"):
+            raise refused(f"tool_choice is {show(choice)}, and there are no tools.", "tool_choice")
+        return None
+    callable_ = [tool for tool in told if allowed is None or tool["function"]["name"] in allowed]
+    try:
+        return Tools(told, tool_calls(callable_, choice=name or "auto", parallel=parallel), name or "auto")
+    except ConstraintError as error:
+        field = "tool_choice" if str(error).startswith("choice ") else "tools"
+        raise refused(f"{field}: {error}", field) from None
+
+
+def _tool(tool: Any) -> dict[str, Any]:
+    kind = kind_of(tool)
+    if kind != "function":
+        raise refused(f"tools of the type {show(kind)} are not supported; give functions.", "tools")
+    function = tool.get("function", tool)
+    if not isinstance(function, Mapping):
+        raise refused(f"a tool's function must be an object, got {show(function)}", "tools")
+    kept = {key: function[key] for key in ("name", "description", "parameters") if function.get(key) is not None}
+    return {"type": "function", "function": kept}
+
+
+def _choice(given: Any) -> tuple[str | None, set[str] | None]:
+    """The choice as `gen.tool_calls` takes it, and the names of the tools that may be called; None for all."""
+    if given is None or isinstance(given, str):
+        return given, None
+    kind = kind_of(given)
+    inner = given.get(kind, given) if kind else None
+    if kind == "function" and isinstance(inner, Mapping) and isinstance(inner.get("name"), str):
+        return inner["name"], None
+    if kind == "allowed_tools" and isinstance(inner, Mapping) and isinstance(inner.get("tools"), list):
+        return inner.get("mode"), {_tool_name(tool) for tool in inner["tools"]}
+    raise refused(f"tool_choice must be auto, none, required or name a function, got {show(given)}", "tool_choice")
+
+
+def _tool_name(tool: Any) -> str:
+    found = tool.get("function", tool) if isinstance(tool, Mapping) else {}
+    return str(found.get("name")) if isinstance(found, Mapping) else ""
+
+
+def new_id(prefix: str) -> str:
+    """A new identifier."""
+    return f"{prefix}{_ids.getrandbits(96):024x}"

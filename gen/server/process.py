@@ -32,11 +32,7 @@ _LOADING = (
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that takes connections from now on; they wait for the server.
-
-    Raises:
-        GenError: the port is taken, or this machine does not have the address.
-    """
+    """A socket that takes connections from now on; they wait for the server."""
     listening: socket.socket | None = None
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -84,8 +80,6 @@ class Process:
 
         Returns:
             The code to exit with: 0 after SIGTERM, 130 after Ctrl-C, 1 after a failure of the engine's loop.
-        Raises:
-            Exception: what `load` raises.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)

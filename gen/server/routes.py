@@ -20,12 +20,18 @@ from gen.server.metrics import Metrics
 from gen.server.openapi import describe
 from gen.server.protocols.chat import ServedChatBody, chat
 from gen.server.protocols.completions import CompletionBody, complete
-from gen.server.protocols.embeddings import EmbedderBody, EmbeddingsBody, embeddings
+from gen.server.protocols.embeddings import (
+    EmbedderBody,
+    EmbeddingsBody,
+    RerankBody,
+    ScoreBody,
+    embeddings,
+    rerank,
+    score,
+)
 from gen.server.protocols.messages import MessagesBody, count_tokens, send_message
-from gen.server.protocols.models import list_models, one_model
-from gen.server.protocols.rerank import RerankBody, ScoreBody, rerank, score
+from gen.server.protocols.model import DetokenizeBody, TokenizeBody, detokenize, list_models, one_model, tokenize
 from gen.server.protocols.responses import ResponsesBody, respond
-from gen.server.protocols.tokens import DetokenizeBody, TokenizeBody, detokenize, tokenize
 from gen.server.served import LARGE, Served
 from gen.server.settings import Settings
 from gen.server.writing import Answer, Asking, EventStream

@@ -77,9 +77,6 @@ class SamplingFields(Body):
 
         Args:
             usual: the sampler to change instead of the recommended one; None for that one.
-        Raises:
-            ApiError: a field cannot be used.
-            ArgumentError: the same, found by the sampler.
         """
         given: dict[str, Any] = {
             "temperature": self.temperature,

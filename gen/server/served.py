@@ -6,17 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
+
+import torch
 
 from gen.calls.streams import EngineStream
 from gen.engine import Engine
+from gen.loop.memory import TokenBytes, token_bytes, tokens_that_fit
 from gen.models.base import Model
-from gen.receipts.digests import weights_digest
+from gen.receipts.digests import module_of, weights_digest
+from gen.requests.images import read_image
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt
 from gen.samplers import Sampler, sample_seed
 from gen.samplers.backends.random import draw_seed
 from gen.server.compiling import Compiling
-from gen.server.conversations import with_pictures
 from gen.server.errors import ApiError, refused
 from gen.server.settings import Settings
 from gen.server.texts import Texts
@@ -24,6 +28,7 @@ from gen.server.waiting import UnderWay
 from gen.tools.calls import ToolCallsType
 
 T = TypeVar("T")
+_SAMPLE = 256  # tokens of a row whose size is looked at
 LARGE = 2**18  # bytes of a request's body; its prompts take 0.1 s to encode
 
 
@@ -84,17 +89,34 @@ class Served:
         pool = self._embedding if embeds else self._apart if size > LARGE else None
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 
+    def memory(self) -> dict[str, int]:
+        """How many bytes the weights take, and the KV cache of all rows and what is kept of prompts at most."""
+        model, limit = self.model, self.engine.max_batch_tokens
+        module = module_of(model)
+        named = model.weights() or () if module is None else chain(module.named_parameters(), module.named_buffers())
+        rows = model.new_rows(1, min(model.context_length, _SAMPLE))
+        if rows.lent:  # the library that runs the model has made all room for rows already
+            rows.give_back()
+            known: TokenBytes = {}
+        else:
+            with torch.no_grad():
+                rows.prefill(slice(0, 1), [[0]])
+            known = token_bytes(rows)
+        most = [self.engine.rows * model.context_length, limit, tokens_that_fit(model.placement, known)]
+        tokens = min(one for one in most if one is not None)
+        return {
+            "weights": sum(tensor.nbytes for _, tensor, *_ in named),
+            "rows": int(tokens * sum(known.values())),
+            "prefixes": self.engine.prefix_bytes,
+        }
+
     def end(self) -> int:
         """End all requests under way, which get 503 or an event, and compile no more; returns how many these are."""
         self.compiling.close()
         return self.under_way.end()
 
     def name_of(self, given: str | None) -> str:
-        """The name of the model that a request asks for.
-
-        Raises:
-            ApiError: there is no model of that name.
-        """
+        """The name of the model that a request asks for."""
         name = self.settings.names[0] if given is None else given
         if name not in self.settings.names:
             raise no_model(name, self.settings.names)
@@ -111,9 +133,6 @@ class Served:
 
         Args:
             size: of the request's body, in bytes.
-        Raises:
-            ApiError: it asks for more texts than it may.
-            GenError: as for `Engine.submit`.
         """
         count = len(asked.prompts) * asked.n
         if count > self.settings.max_prompts:
@@ -157,20 +176,35 @@ class Served:
 
     def _with_pictures(self, prompts: Sequence[Any]) -> list[Any]:
         most = int(self.settings.max_image_mpx * 1e6)
-        return [with_pictures(messages_of(one), most) or one for one in prompts]
+        return [_pictures_read(messages_of(one), most) or one for one in prompts]
 
     def prompt_ids(self, prompt: Prompt, template_kwargs: Mapping[str, object] | None = None) -> list[int]:
-        """The token ids of a prompt, its images' included.
-
-        Raises:
-            ArgumentError: it cannot be a prompt.
-        """
+        """The token ids of a prompt, its images' included."""
         if self.model.reads_images:
             [prompt] = self._with_pictures([prompt])
         token_ids, _ = read_one_prompt(
             self.model, 0, prompt, [], chat=False, template_kwargs=template_kwargs, local_files=False
         )
         return token_ids
+
+
+def _pictures_read(messages: Sequence[Mapping[str, Any]], most_pixels: int) -> list[dict[str, Any]]:
+    """The messages with their images read.
+
+    Args:
+        most_pixels: how many pixels an image may have.
+    """
+
+    def picture(part: Any) -> Any:
+        if part["type"] != "image_url":
+            return part
+        url = part["image_url"]["url"]
+        return {"type": "image", "image": read_image(url, "the image", local_files=False, most_pixels=most_pixels)}
+
+    return [
+        {**one, "content": [*map(picture, one["content"])]} if isinstance(one["content"], list) else {**one}
+        for one in messages
+    ]
 
 
 def no_model(name: object, names: Sequence[str]) -> ApiError:

@@ -61,9 +61,6 @@ class Texts:
 
         Args:
             in_thread: calls a function in a thread.
-        Raises:
-            EngineFull: there is no room for even one text.
-            ArgumentError, EngineClosed: as for `Engine.submit`.
         """
         await in_thread(self._begin)
 

@@ -1,9 +1,11 @@
-"""How many tokens a request took."""
+"""How many tokens a request took, and how its texts were made."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from gen.completions import Completion
+from gen.errors import GenError
 from gen.tokens.tokenizers import Tokenizer
 
 
@@ -27,3 +29,13 @@ def cached_tokens(made: Sequence[Completion], prompt_tokens: int) -> int:
 def reasoning_tokens(made: Sequence[Completion], tokenizer: Tokenizer) -> int:
     """How many tokens the thoughts have."""
     return sum(one.reasoning_tokens or len(tokenizer.encode_plain(one.reasoning)) for one in made if one.reasoning)
+
+
+def receipt_of(completion: Completion, *, asked: bool) -> dict[str, Any]:
+    """The fields that say how a text was made, if they are asked for: its receipt, or why it has none."""
+    if not asked:
+        return {}
+    try:
+        return {"receipt": asdict(completion.receipt)}
+    except GenError as error:
+        return {"receipt": None, "receipt_error": str(error)}

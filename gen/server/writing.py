@@ -4,14 +4,13 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from gen.completions import Completion, StreamEvent
-from gen.errors import GenError
 from gen.server.accounts import Account
 from gen.server.errors import ApiError, ClientGone, told
 from gen.server.served import Asked
@@ -20,16 +19,6 @@ from gen.server.waiting import Wanted
 
 _LAST = 5  # seconds that a stream's last event may take
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def receipt_of(completion: Completion, *, asked: bool) -> dict[str, Any]:
-    """The fields that say how a text was made, if they are asked for: its receipt, or why it has none."""
-    if not asked:
-        return {}
-    try:
-        return {"receipt": asdict(completion.receipt)}
-    except GenError as error:
-        return {"receipt": None, "receipt_error": str(error)}
 
 
 class Writer(Protocol):
@@ -76,20 +65,12 @@ class Answer:
         self._texts, self._writer = texts, writer
 
     async def whole(self) -> Response:
-        """The answer as one JSON object.
-
-        Raises:
-            GenError: a text has failed.
-        """
+        """The answer as one JSON object."""
         ended = await self._texts.all()
         return JSONResponse(self._writer.whole(ended, self._texts.prompt_tokens))
 
     async def events(self) -> AsyncGenerator[str]:
-        """The answer as server-sent events.
-
-        Raises:
-            GenError: a text has failed.
-        """
+        """The answer as server-sent events."""
         writer, made = self._writer, dict[int, Completion]()
         yield "".join(writer.begin(self._texts.prompt_tokens))
         async for number, found in self._texts.events():

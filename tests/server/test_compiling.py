@@ -3,6 +3,8 @@
 import asyncio
 import pickle
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,6 +29,21 @@ from tests.helpers import ScriptedModel
 from tests.server.client import Client
 from tests.server.endless import begun, endless
 
+BEGINS = """
+import os, threading
+from contextlib import suppress
+import gen
+from gen.server.compiling import Compiling
+compiling = Compiling(gen.load("demo"))
+threading.Thread(target=compiling.begin).start()
+children = []
+while len(children) < 2:  # the process, and one that multiprocessing has beside it
+    children = []
+    for one in os.listdir("/proc/self/task"):
+        with suppress(OSError):
+            children += open(f"/proc/self/task/{one}/children").read().split()
+os._exit(0)
+"""
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 TREE = {"type": "object", "properties": {"of": {"$ref": "#"}}}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
@@ -177,3 +194,9 @@ def test_a_schema_that_cannot_be_compiled_is_a_bad_request_and_others_give_the_t
             refused = client.post("/v1/completions", {**fields, "structured_outputs": structure})
             assert refused.status == 400 and said in refused.json["error"]["message"], refused.json
             assert engine.stats().steps == steps
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks for each type")
+def test_a_server_that_ends_at_once_leaves_no_word_of_the_process_that_compiles() -> None:
+    ended = subprocess.run([sys.executable, "-c", BEGINS], stderr=subprocess.PIPE, text=True, check=True, timeout=120)
+    assert "Traceback" not in ended.stderr  # which ends when both processes have ended

@@ -291,3 +291,16 @@ def test_the_page_and_the_dashboard_name_numbers_that_the_server_has(engine: gen
     for name in ("gen-dashboard.json", "operate.md"):
         named = set(re.findall(r"(?:vllm:|gen_|process_)[a-z0-9_]{4,}", (guides / name).read_text()))
         assert len(named) > 8 and not [one for one in named if one not in told]
+
+
+def test_memory_is_told_in_bytes_of_weights_rows_and_prefixes(demo: Any) -> None:
+    config = demo.hf_model.config
+    with gen.Engine(demo, rows=2, prefix_bytes=1000) as engine:
+        found = gen.server.app(engine).state.served.memory()
+    with gen.Engine(demo, rows=2, max_batch_tokens=70) as engine:
+        bounded = gen.server.app(engine).state.served.memory()
+    width = config.hidden_size // config.num_attention_heads
+    token = 2 * config.num_hidden_layers * config.num_key_value_heads * width * 4  # keys and values, float32
+    assert found["weights"] >= sum(one.numel() * one.element_size() for one in demo.hf_model.parameters())
+    assert found["rows"] == pytest.approx(2 * demo.context_length * token, rel=1e-3) and found["prefixes"] == 1000
+    assert bounded["rows"] == pytest.approx(70 * token, rel=1e-3) and bounded["prefixes"] > 1000

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import gen
-from gen.server.tools import read_tools
+from gen.server.output_types import read_tools
 from tests.helpers import ScriptedModel
 from tests.server.client import Client, Reply
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 import gen
 from gen.samplers import multinomial
-from gen.server.filling_in import fill_in
+from gen.server.protocols.completions import fill_in
 from gen.server.texts import Ended, Texts
 from gen.tokens.tokenizers import Tokenizer
 from tests.helpers import ScriptedModel, byte_tokenizer

@@ -9,13 +9,13 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 import gen
-from gen.completions import Completion, StreamEvent, ToolCallDelta
+from gen.completions import Completion, StreamEvent
 from gen.server.errors import ApiError, in_openai_form, refused
 from gen.server.likelihoods import in_prompt_form, likely_prompt
-from gen.server.protocols.chat_bodies import ChatBody, finished, logprobs_of, read_chat, thought, whole_chat
+from gen.server.output_types import new_id
+from gen.server.protocols.chat_bodies import ChatBody, call_of, finished, logprobs_of, read_chat, thought, whole_chat
 from gen.server.served import Served
 from gen.server.texts import Ended, Texts
-from gen.server.tools import new_id
 from gen.server.usage import usage_of
 from gen.server.writing import Asking, event
 
@@ -31,11 +31,7 @@ class ServedChatBody(ChatBody):
 
 
 def chat(served: Served, body: ServedChatBody) -> Asking:
-    """What a conversation asks for.
-
-    Raises:
-        ApiError, GenError: it cannot be answered.
-    """
+    """What a conversation asks for."""
     name = served.name_of(body.model)
     asked, called = read_chat(served.model, body, served.settings.max_schema_kb)
     if body.prompt_logprobs is not None and body.stream:
@@ -79,7 +75,7 @@ class ChatWriter:
             delta["content"] = new.text
         if new.tool_calls:
             self._calls.add(number)
-            delta["tool_calls"] = [_delta(one) for one in new.tool_calls]
+            delta["tool_calls"] = [{"index": one.number, **call_of(one)} for one in new.tool_calls]
         if delta or self._body.logprobs:
             yield self._chunk(number, delta, {"logprobs": logprobs_of(self._tokenizer, self._body, new)})
 
@@ -101,11 +97,3 @@ class ChatWriter:
     def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> str:
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": choices}
         return event({**chunk, "usage": usage} if self._with_usage else chunk)
-
-
-def _delta(delta: ToolCallDelta) -> dict[str, Any]:
-    """A piece of a call; the call's first piece has the name and an id."""
-    if delta.name is None:
-        return {"index": delta.number, "function": {"arguments": delta.arguments}}
-    function = {"name": delta.name, "arguments": delta.arguments}
-    return {"index": delta.number, "id": delta.id or new_id("call_"), "type": "function", "function": function}

@@ -5,19 +5,16 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field
 
-from gen.completions import Completion, StreamEvent
+from gen.completions import Completion, StreamEvent, ToolCallDelta
 from gen.models.base import Model
-from gen.server.chats import asked_of_chat, clients_template, thinking
-from gen.server.conversations import read_messages, turn_of
+from gen.server.conversations import asked_of_chat, clients_template, read_messages, thinking, turn_of
 from gen.server.errors import refused
 from gen.server.likelihoods import in_chat_form, likely_tokens
-from gen.server.output_types import type_of_format, type_of_structure
+from gen.server.output_types import new_id, read_tools, type_of_format, type_of_structure
 from gen.server.sampling import NOT_SUPPORTED, SamplingFields
 from gen.server.served import Asked
 from gen.server.texts import Ended
-from gen.server.tools import calls_of, read_tools
-from gen.server.usage import usage_of
-from gen.server.writing import receipt_of
+from gen.server.usage import receipt_of, usage_of
 from gen.tokens.thoughts import Thinking
 from gen.tokens.tokenizers import Tokenizer
 
@@ -77,8 +74,6 @@ def read_chat(model: Model, body: ChatBody, most_kb: float) -> tuple[Asked, str]
 
     Args:
         most_kb: how large schemas and tools may be, in KiB.
-    Raises:
-        ApiError, ArgumentError: a field cannot be used, or two fields contradict each other.
     """
     if body.top_logprobs is not None and not body.logprobs:
         raise refused("top_logprobs need logprobs=true; give both.", "top_logprobs")
@@ -116,23 +111,34 @@ def whole_chat(
 
 
 def _choice(tokenizer: Tokenizer, body: ChatBody, number: int, ended: Ended, called: str) -> dict[str, Any]:
-    said, calls = ended.said, calls_of(ended.said)
+    said, calls = ended.said, list[dict[str, Any]]()
+    for one in said.tool_calls:
+        if one.name is not None:
+            calls.append(call_of(one))
+        else:
+            calls[one.number]["function"]["arguments"] += one.arguments
+    content = said.text or (None if calls else "")
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": said.text or (None if calls else ""),
+        "content": content,
         "refusal": None,
     }
     if calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in calls
-        ]
+        message["tool_calls"] = calls
     return {
         "index": number,
         "message": message | thought(said.reasoning),
         "logprobs": logprobs_of(tokenizer, body, said),
         **finished(body, ended.completion, called if calls else "stop"),
     }
+
+
+def call_of(delta: ToolCallDelta) -> dict[str, Any]:
+    """A piece of a call; the call's first piece has the name and an id."""
+    function = {"arguments": delta.arguments}
+    if delta.name is None:
+        return {"function": function}
+    return {"id": delta.id or new_id("call_"), "type": "function", "function": {"name": delta.name, **function}}
 
 
 def finished(body: ChatBody, completion: Completion, called: str) -> dict[str, Any]:

@@ -10,16 +10,15 @@ from pydantic import Field
 from gen.completions import Completion, StreamEvent
 from gen.errors import show
 from gen.server.errors import ApiError, in_openai_form, refused
-from gen.server.filling_in import fill_in
 from gen.server.likelihoods import Likely, in_prompt_form, in_text_form, likely_prompt, likely_tokens, text_of
-from gen.server.output_types import type_of_format, type_of_structure
+from gen.server.output_types import new_id, type_of_format, type_of_structure
 from gen.server.protocols.chat_bodies import FINISHED, StreamOptions
 from gen.server.sampling import NOT_SUPPORTED, SamplingFields
 from gen.server.served import Asked, Served
 from gen.server.texts import Ended, Texts, as_event
-from gen.server.tools import new_id
-from gen.server.usage import usage_of
-from gen.server.writing import Asking, event, receipt_of
+from gen.server.usage import receipt_of, usage_of
+from gen.server.writing import Asking, event
+from gen.tokens.tokenizers import Tokenizer
 
 
 class CompletionBody(SamplingFields):
@@ -45,11 +44,7 @@ class CompletionBody(SamplingFields):
 
 
 def complete(served: Served, body: CompletionBody) -> Asking:
-    """What a request to continue one prompt or several asks for.
-
-    Raises:
-        ApiError, GenError: they cannot be continued.
-    """
+    """What a request to continue one prompt or several asks for."""
     name = served.name_of(body.model)
     prompts = read_prompts(body.prompt)
     if body.suffix:
@@ -77,11 +72,7 @@ def complete(served: Served, body: CompletionBody) -> Asking:
 
 
 def read_prompts(given: str | list[Any], field: str = "prompt") -> list[Any]:
-    """One prompt or several, each a text or token ids.
-
-    Raises:
-        ApiError: it is neither.
-    """
+    """One prompt or several, each a text or token ids."""
     one = isinstance(given, str) or (bool(given) and all(type(token_id) is int for token_id in given))
     prompts = [given] if one else given
     if not prompts or not all(
@@ -186,3 +177,24 @@ class CompletionWriter:
     def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> str:
         chunk = {**self._head, "choices": choices}
         return event({**chunk, "usage": usage} if self._with_usage else chunk)
+
+
+_MARKS = (  # special tokens: before the first text, before the last one, and before the text between them
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # noqa: RUF001  # DeepSeek
+)
+
+
+def fill_in(tokenizer: Tokenizer, prompt: Any, suffix: str) -> str:
+    """The prompt that asks for the text between `prompt` and `suffix`.
+
+    Source: Bavarian et al. 2022, arXiv:2207.14255, with the suffix before the middle.
+    """
+    known = {*tokenizer.special_tokens.values()}
+    marks = next((marks for marks in _MARKS if known.issuperset(marks)), None)
+    if marks is None or not isinstance(prompt, str):
+        why = "this model has no special tokens for filling in" if marks is None else "the prompt must be a text"
+        raise refused(f"suffix: {why}; leave it out.", "suffix")
+    return f"{marks[0]}{prompt}{marks[1]}{suffix}{marks[2]}"

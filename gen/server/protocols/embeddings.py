@@ -1,4 +1,4 @@
-"""`/v1/embeddings`, OpenAI's."""
+"""`/v1/embeddings`, OpenAI's, and what follows from vectors: `/v1/rerank`, as Jina's, and `/v1/score`, as vLLM's."""
 
 import base64
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from gen.embedding.embed import embed
 from gen.embedding.encoder import Encoder
 from gen.server.bodies import Body
 from gen.server.errors import ApiError, refused
+from gen.server.output_types import new_id
 from gen.server.protocols.completions import read_prompts
 from gen.server.served import Served, no_model
 
@@ -32,11 +33,7 @@ class EmbeddingsBody(EmbedderBody):
 
 
 def embeddings(served: Served, body: EmbeddingsBody) -> dict[str, Any]:
-    """The vector of each text.
-
-    Raises:
-        ApiError, GenError: the server has no embedder, or the embedder does not take a text.
-    """
+    """The vector of each text."""
     name, embedder = embedder_of(served, body.model)
     vectors, tokens = embed_texts(served, embedder, read_prompts(body.input, "input"))
     if (wanted := body.dimensions) is not None:
@@ -58,11 +55,7 @@ def embeddings(served: Served, body: EmbeddingsBody) -> dict[str, Any]:
 
 
 def embedder_of(served: Served, given: str | None) -> tuple[str, Encoder]:
-    """The embedder that a request asks for, and its name.
-
-    Raises:
-        ApiError: there is none, or none of that name.
-    """
+    """The embedder that a request asks for, and its name."""
     embedder, names = served.settings.embedder, served.settings.embedder_names
     if embedder is None:
         raise ApiError(404, "this server has no embedder: start it with --embedder.", "model", "model_not_found")
@@ -73,11 +66,7 @@ def embedder_of(served: Served, given: str | None) -> tuple[str, Encoder]:
 
 
 def embed_texts(served: Served, embedder: Encoder, texts: Sequence[Any]) -> tuple[Tensor, int]:
-    """The vectors of texts, (texts, width), float32 on the CPU, and how many tokens the texts have.
-
-    Raises:
-        ApiError, GenError: there are too many, or the embedder does not take one.
-    """
+    """The vectors of texts, (texts, width), float32 on the CPU, and how many tokens the texts have."""
     if len(texts) > (most := served.settings.max_prompts):
         raise refused(f"a request may have {most} texts, and this one has {len(texts)}.")
     tokens = sum(len(text) if isinstance(text, list) else len(embedder.tokenize([text])[0]) for text in texts)
@@ -87,3 +76,58 @@ def embed_texts(served: Served, embedder: Encoder, texts: Sequence[Any]) -> tupl
 def _in_base64(vector: Any) -> str:
     """The numbers in base64, as float32, little-endian, which is what OpenAI's clients ask for."""
     return base64.b64encode(vector.numpy().astype("<f4").tobytes()).decode()
+
+
+class RerankBody(EmbedderBody):
+    """The fields of a request."""
+
+    query: str
+    documents: Annotated[list[str | dict[str, Any]], Field(min_length=1)]
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool = True
+
+
+class ScoreBody(EmbedderBody):
+    """The fields of a request: one text or as many as the others have, against these."""
+
+    text_1: str | list[str]
+    text_2: str | list[str]
+
+
+def rerank(served: Served, body: RerankBody) -> dict[str, Any]:
+    """The documents, the likest to the query first; of equals, the earlier one."""
+    documents = [_text_of(one) for one in body.documents]
+    name, vectors, tokens = _vectors(served, body, [body.query, *documents])
+    found = (vectors[1:] @ vectors[0]).tolist()
+    order = sorted(range(len(found)), key=lambda number: -found[number])[: body.top_n]
+    results: list[dict[str, Any]] = [{"index": number, "relevance_score": found[number]} for number in order]
+    if body.return_documents:
+        for one in results:
+            one["document"] = {"text": documents[one["index"]]}
+    return {"id": new_id("rerank-"), "model": name, "results": results, "usage": {"total_tokens": tokens}}
+
+
+def score(served: Served, body: ScoreBody) -> dict[str, Any]:
+    """How alike each pair of texts is, from -1 to 1."""
+    first, second = ([one] if isinstance(one, str) else one for one in (body.text_1, body.text_2))
+    if not first or not second or (len(first) > 1 and len(first) != len(second)):
+        raise refused("text_1 must have one text, or as many as text_2.", "text_1")
+    name, vectors, tokens = _vectors(served, body, [*first, *second])
+    found = (vectors[: len(first)] * vectors[len(first) :]).sum(1).tolist()
+    data = [{"index": number, "object": "score", "score": one} for number, one in enumerate(found)]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"id": new_id("score-"), "object": "list", "model": name, "data": data, "usage": usage}
+
+
+def _vectors(served: Served, body: EmbedderBody, texts: list[str]) -> tuple[str, Tensor, int]:
+    """The embedder's name, the vectors of texts, each of length 1, and how many tokens the texts have."""
+    name, embedder = embedder_of(served, body.model)
+    vectors, tokens = embed_texts(served, embedder, texts)
+    return name, normalize(vectors), tokens
+
+
+def _text_of(document: str | dict[str, Any]) -> str:
+    text = document if isinstance(document, str) else document.get("text")
+    if not isinstance(text, str):
+        raise refused('each of documents must be a text, or {"text": ...}.', "documents")
+    return text

@@ -1,5 +1,6 @@
 """`/v1/messages` and `/v1/messages/count_tokens`, Anthropic's."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -8,14 +9,12 @@ from pydantic import Field
 from gen.completions import Completion, StreamEvent
 from gen.errors import show
 from gen.server.bodies import kind_of
-from gen.server.chats import asked_of_chat, thinking
-from gen.server.conversations import read_messages
+from gen.server.conversations import asked_of_chat, read_messages, thinking
 from gen.server.errors import ApiError, in_anthropic_form, refused
-from gen.server.output_types import type_of_format
+from gen.server.output_types import new_id, read_tools, type_of_format
 from gen.server.sampling import NOT_SUPPORTED, Number, SamplingFields
 from gen.server.served import Asked, Served
 from gen.server.texts import Ended
-from gen.server.tools import calls_of, new_id, read_tools
 from gen.server.usage import cached_tokens
 from gen.server.writing import Asking, event
 from gen.tokens.thoughts import Thinking
@@ -60,11 +59,7 @@ class MessagesBody(SamplingFields):
 
 
 def send_message(served: Served, body: MessagesBody) -> Asking:
-    """What a conversation asks for.
-
-    Raises:
-        ApiError, GenError: it cannot be answered.
-    """
+    """What a conversation asks for."""
     name = served.name_of(body.model)
     return Asking(_read(served, body), lambda _: MessageWriter(name), body.stream)
 
@@ -136,11 +131,7 @@ def _tool(tool: Any) -> Any:
 
 
 def read_conversation(given: Sequence[Any], system: str | list[Any] | None) -> list[dict[str, Any]]:
-    """Anthropic's messages in OpenAI's form.
-
-    Raises:
-        ApiError: one is no message, or has a block that no model of gen reads.
-    """
+    """Anthropic's messages in OpenAI's form."""
     messages: list[Any] = []
     if system:
         messages.append({"role": "system", "content": _text(system, "system")})
@@ -205,23 +196,22 @@ class MessageWriter:
 
     def __init__(self, name: str) -> None:
         self._head = {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": name}
-        self._kind = ""  # the kind of the open block; "" if none is open
-        self._blocks = 0
+        self._content: list[dict[str, Any]] = []  # the blocks; the last one may be open
+        self._open = False  # whether the last block may still grow
         self._called = False
 
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
         [one] = ended
-        said, calls = one.said, calls_of(one.said, "toolu_")
-        content: list[dict[str, Any]] = []
-        if said.reasoning:
-            content.append({"type": "thinking", "thinking": said.reasoning, "signature": ""})
-        if said.text or not calls:
-            content.append({"type": "text", "text": said.text})
-        content += [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.values} for call in calls]
-        self._called = bool(calls)
+        list(self.grow(0, one.said))
+        if not one.said.text and not self._called:
+            list(self._begin({"type": "text", "text": ""}))
+        list(self.end(0, one.completion))
+        for block in self._content:
+            if block["type"] == "tool_use":
+                block["input"] = _values(block["input"])
         return {
             **self._head,
-            "content": content,
+            "content": self._content,
             **self._ending(one.completion),
             "usage": self._usage(one.completion, prompt_tokens),
         }
@@ -239,24 +229,24 @@ class MessageWriter:
 
     def grow(self, number: int, new: StreamEvent) -> Iterable[str]:
         if new.reasoning:
-            yield from self._begin("thinking", {"thinking": "", "signature": ""})
-            yield self._delta("thinking_delta", thinking=new.reasoning)
+            yield from self._begin({"type": "thinking", "thinking": "", "signature": ""})
+            yield self._delta("thinking", "thinking_delta", "thinking", new.reasoning)
         if new.text:
-            yield from self._begin("text", {"text": ""})
-            yield self._delta("text_delta", text=new.text)
+            yield from self._begin({"type": "text", "text": ""})
+            yield self._delta("text", "text_delta", "text", new.text)
         for delta in new.tool_calls:
             if delta.name is not None:
                 self._called = True
                 yield from self._end()
-                yield from self._begin(
-                    "tool_use", {"id": delta.id or new_id("toolu_"), "name": delta.name, "input": {}}
-                )
+                made = delta.id or new_id("toolu_")
+                yield from self._begin({"type": "tool_use", "id": made, "name": delta.name, "input": {}})
+                self._content[-1]["input"] = ""
             if delta.arguments:
-                yield self._delta("input_json_delta", partial_json=delta.arguments)
+                yield self._delta("input", "input_json_delta", "partial_json", delta.arguments)
 
     def end(self, number: int, completion: Completion) -> Iterable[str]:
-        if not self._blocks:
-            yield from self._begin("text", {"text": ""})
+        if not self._content:
+            yield from self._begin({"type": "text", "text": ""})
         yield from self._end()
 
     def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
@@ -286,21 +276,32 @@ class MessageWriter:
             "output_tokens": len(made.token_ids),
         }
 
-    def _begin(self, kind: str, block: Mapping[str, Any]) -> Iterable[str]:
-        """The events that begin a block, unless one of this kind is open already."""
-        if self._kind == kind:
+    def _begin(self, block: dict[str, Any]) -> Iterable[str]:
+        """The events that begin a block, unless one of this type is open already."""
+        if self._open and self._content[-1]["type"] == block["type"]:
             return
         yield from self._end()
-        self._kind, self._blocks = kind, self._blocks + 1
-        yield _event("content_block_start", index=self._blocks - 1, content_block={"type": kind, **block})
+        self._content.append(block)
+        self._open = True
+        yield _event("content_block_start", index=len(self._content) - 1, content_block=block)
 
     def _end(self) -> Iterable[str]:
-        if self._kind:
-            self._kind = ""
-            yield _event("content_block_stop", index=self._blocks - 1)
+        if self._open:
+            self._open = False
+            yield _event("content_block_stop", index=len(self._content) - 1)
 
-    def _delta(self, kind: str, **more: str) -> str:
-        return _event("content_block_delta", index=self._blocks - 1, delta={"type": kind, **more})
+    def _delta(self, field: str, kind: str, name: str, piece: str) -> str:
+        """The event for more of a block's field."""
+        self._content[-1][field] += piece
+        return _event("content_block_delta", index=len(self._content) - 1, delta={"type": kind, name: piece})
+
+
+def _values(arguments: str) -> Any:
+    """The values of a call's arguments; {} if their JSON was cut off."""
+    try:
+        return json.loads(arguments or "{}")
+    except ValueError:
+        return {}
 
 
 def _event(kind: str, **more: Any) -> str:

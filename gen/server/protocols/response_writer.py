@@ -9,8 +9,8 @@ from typing import Any
 from gen.completions import Completion, StreamEvent
 from gen.server.errors import ApiError
 from gen.server.likelihoods import in_chat_form, likely_tokens
+from gen.server.output_types import new_id
 from gen.server.texts import Ended
-from gen.server.tools import new_id
 from gen.server.usage import cached_tokens, reasoning_tokens
 from gen.server.writing import event
 from gen.tokens.tokenizers import Tokenizer

@@ -8,14 +8,12 @@ from pydantic import Field
 
 from gen.errors import show
 from gen.server.bodies import Body
-from gen.server.chats import asked_of_chat, clients_template, thinking
-from gen.server.conversations import read_messages
+from gen.server.conversations import asked_of_chat, clients_template, read_messages, thinking
 from gen.server.errors import refused
-from gen.server.output_types import type_of_format
+from gen.server.output_types import new_id, read_tools, type_of_format
 from gen.server.protocols.response_writer import ResponseWriter
 from gen.server.sampling import NOT_SUPPORTED, SamplingFields
 from gen.server.served import Served
-from gen.server.tools import new_id, read_tools
 from gen.server.writing import Asking
 
 _NO_STORE = "this server stores nothing; give the whole conversation as input."
@@ -79,11 +77,7 @@ class ResponsesBody(SamplingFields):
 
 
 def respond(served: Served, body: ResponsesBody) -> Asking:
-    """What a conversation asks for.
-
-    Raises:
-        ApiError, GenError: it cannot be answered.
-    """
+    """What a conversation asks for."""
     name = served.name_of(body.model)
     for field, why in _STORED.items():
         if getattr(body, field) is not None:
@@ -139,11 +133,7 @@ def _head(body: ResponsesBody, name: str) -> dict[str, Any]:
 
 
 def read_input(given: str | list[Any], instructions: str | None) -> list[dict[str, Any]]:
-    """The messages of a request.
-
-    Raises:
-        ApiError: an item cannot be read without a store.
-    """
+    """The messages of a request."""
     messages: list[Any] = [] if instructions is None else [{"role": "system", "content": instructions}]
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     thought = ""
