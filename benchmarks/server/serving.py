@@ -7,18 +7,25 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
-def serving(model: str, *options: str, port: int = 8199) -> Iterator[tuple[str, int]]:
-    """The server's URL and its process, once it answers; it is told to end afterwards, and must end with 0."""
+def serving(model: str, *options: str, port: int = 8199, log: Path | None = None) -> Iterator[tuple[str, int]]:
+    """The server's URL and its process, once it answers; it is told to end afterwards, and must end with 0.
+
+    Args:
+        log: where its log goes; None for stderr.
+    """
     command = [sys.executable, "-m", "gen", "serve", model, "--port", str(port), *options]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    with subprocess.Popen(command, env=environment) as process:
+    with (
+        nullcontext() if log is None else log.open("w") as file,
+        subprocess.Popen(command, env=environment, stderr=file) as process,
+    ):
         url = f"http://127.0.0.1:{port}"
         try:
             while not _answers(url):
