@@ -14,10 +14,17 @@ from gen.errors import ArgumentError
 from gen.runtime import cpu_threads
 
 _AGAIN = "You can repeat the option."
-_OF_SAMPLERS = (
-    *("temperature", "top_k", "top_p", "min_p", "min_new_tokens", "repetition_penalty", "presence_penalty"),
-    *("frequency_penalty", "no_repeat_ngram_size"),
-)
+_OF_SAMPLERS = [
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "min_new_tokens",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "no_repeat_ngram_size",
+]
 
 
 def option(group: str, help: str, value: str | None, *names: str, **settings: Any) -> Any:
