@@ -34,7 +34,8 @@ from gen.server.protocols.model import DetokenizeBody, TokenizeBody, detokenize,
 from gen.server.protocols.responses import ResponsesBody, respond
 from gen.server.served import LARGE, Served
 from gen.server.settings import Settings
-from gen.server.writing import Answer, Asking, EventStream
+from gen.server.texts import Texts
+from gen.server.writing import Asking, EventStream
 
 Handler = Callable[[Request], Awaitable[Response]]
 ErrorForm = Callable[[ApiError], dict[str, Any]]
@@ -104,18 +105,20 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
             def asking() -> Asking:
                 return ask(served, read(account, body_type, data))
 
-            async def begun() -> tuple[Answer, bool]:
+            async def begun() -> tuple[Texts, Asking]:
                 found = await served.in_thread(asking, size=len(data)) if len(data) > LARGE else asking()
                 account.texts = texts = await served.begin(found.asked, len(data))
-                return Answer(texts, found.writer(texts)), found.stream
+                return texts, found
 
-            answer, stream = await wanted.result(begun(), request.receive)
-            if stream:
-                return EventStream(answer, wanted, account)
+            texts, found = await wanted.result(begun(), request.receive)
+            writer = found.writer(texts)
+            if found.stream:
+                return EventStream(texts, writer, wanted, account)
             try:
-                return await wanted.result(answer.whole(), request.receive)
+                ended = await wanted.result(texts.all(), request.receive)
+                return JSONResponse(writer.whole(ended, texts.prompt_tokens))
             finally:
-                answer.cancel()
+                texts.cancel()
 
         return handle
 

@@ -18,42 +18,23 @@ class UnderWay:
 
     Attributes:
         ended: whether the server has ended it.
+        tasks: do it.
     """
 
     def __init__(self) -> None:
         self.ended = False
-        self._tasks = set[asyncio.Task[Any]]()
+        self.tasks = set[asyncio.Task[Any]]()
 
     def end(self) -> int:
         """End all work with `EngineClosed`, as soon as the event loop runs; returns how many requests that cuts."""
         self.ended = True
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        return len(self._tasks)
+        return len(self.tasks)
 
     def request(self, seconds: float) -> "Wanted":
         """A request that comes now, and may take so many seconds."""
         return Wanted(self, asyncio.get_running_loop().time() + seconds)
-
-    async def _run(self, work: Coroutine[Any, Any, T], receive: "Receive | None", deadline: float) -> T:
-        task = asyncio.create_task(work)
-        others = [] if receive is None else [asyncio.create_task(_left(receive))]
-        self._tasks.add(task)
-        if self.ended:
-            task.cancel()
-        try:
-            timeout = max(0, deadline - asyncio.get_running_loop().time())
-            await asyncio.wait([task, *others], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if task.cancelled():
-                raise EngineClosed("the server ends before the answer is whole.")
-            if task.done():
-                return task.result()
-            raise ClientGone if any(one.done() for one in others) else TimeoutError
-        finally:
-            self._tasks.discard(task)
-            for one in (task, *others):
-                one.cancel()
-            await asyncio.gather(task, *others, return_exceptions=True)
 
 
 class Wanted:
@@ -77,7 +58,24 @@ class Wanted:
             EngineClosed: the server ends.
             Exception: what the work raises.
         """
-        return await self._under_way._run(work, receive, self._deadline)
+        tasks, task = self._under_way.tasks, asyncio.create_task(work)
+        others = [] if receive is None else [asyncio.create_task(_left(receive))]
+        tasks.add(task)
+        if self._under_way.ended:
+            task.cancel()
+        try:
+            timeout = max(0, self._deadline - asyncio.get_running_loop().time())
+            await asyncio.wait([task, *others], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if task.cancelled():
+                raise EngineClosed("the server ends before the answer is whole.")
+            if task.done():
+                return task.result()
+            raise ClientGone if any(one.done() for one in others) else TimeoutError
+        finally:
+            tasks.discard(task)
+            for one in (task, *others):
+                one.cancel()
+            await asyncio.gather(task, *others, return_exceptions=True)
 
 
 async def _left(receive: "Receive") -> None:

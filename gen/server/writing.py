@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gen.completions import Completion, StreamEvent
@@ -58,38 +58,6 @@ class Asking:
     stream: bool
 
 
-class Answer:
-    """The answer to a client."""
-
-    def __init__(self, texts: Texts, writer: Writer) -> None:
-        self._texts, self._writer = texts, writer
-
-    async def whole(self) -> Response:
-        """The answer as one JSON object."""
-        ended = await self._texts.all()
-        return JSONResponse(self._writer.whole(ended, self._texts.prompt_tokens))
-
-    async def events(self) -> AsyncGenerator[str]:
-        """The answer as server-sent events."""
-        writer, made = self._writer, dict[int, Completion]()
-        yield "".join(writer.begin(self._texts.prompt_tokens))
-        async for number, found in self._texts.events():
-            if isinstance(found, StreamEvent):
-                yield "".join(writer.grow(number, found))
-            else:
-                made[number] = found
-                yield "".join(writer.end(number, found))
-        yield "".join(writer.close([made[number] for number in sorted(made)], self._texts.prompt_tokens))
-
-    def failed(self, error: ApiError) -> str:
-        """The events after an error, instead of all others that were to come."""
-        return "".join(self._writer.fail(error))
-
-    def cancel(self) -> None:
-        """End its texts."""
-        self._texts.cancel()
-
-
 class EventStream(Response):
     """An answer as a stream, which goes on while its client wants it; an error is its last event.
 
@@ -99,8 +67,8 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, answer: Answer, wanted: Wanted, account: Account) -> None:
-        self._answer, self._wanted, self._account = answer, wanted, account
+    def __init__(self, texts: Texts, writer: Writer, wanted: Wanted, account: Account) -> None:
+        self._texts, self._writer, self._wanted, self._account = texts, writer, wanted, account
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
 
@@ -113,9 +81,9 @@ class EventStream(Response):
             status = 499
         except Exception as error:
             told_error = told(error)
-            status, last = told_error.status, self._answer.failed(told_error).encode()
+            status, last = told_error.status, "".join(self._writer.fail(told_error)).encode()
         finally:
-            self._answer.cancel()
+            self._texts.cancel()
             self._account.status = status
         if status != 499:
             with suppress(TimeoutError):  # a client that reads nothing does not read this either
@@ -123,10 +91,21 @@ class EventStream(Response):
                     await send({"type": "http.response.body", "body": last})
 
     async def _send_events(self, send: Send) -> None:
-        async with aclosing(self._answer.events()) as written:
+        async with aclosing(self._events()) as written:
             async for events in written:
-                if events:
-                    await send({"type": "http.response.body", "body": events.encode(), "more_body": True})
+                if piece := "".join(events):
+                    await send({"type": "http.response.body", "body": piece.encode(), "more_body": True})
+
+    async def _events(self) -> AsyncGenerator[Iterable[str]]:
+        writer, made = self._writer, dict[int, Completion]()
+        yield writer.begin(self._texts.prompt_tokens)
+        async for number, found in self._texts.events():
+            if isinstance(found, StreamEvent):
+                yield writer.grow(number, found)
+            else:
+                made[number] = found
+                yield writer.end(number, found)
+        yield writer.close([made[number] for number in sorted(made)], self._texts.prompt_tokens)
 
 
 def dumps(value: object) -> str:
