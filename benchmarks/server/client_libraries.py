@@ -41,6 +41,7 @@ LIBRARIES = {  # by the name of its script: the environment and its packages
     "llm_client": ("llm", ["llm"]),
     "outlines_client": ("outlines", ["outlines", "openai"]),
     "guidance_client": ("guidance", ["guidance", "openai"]),
+    "schemathesis_client": ("schemathesis", ["schemathesis"]),
 }
 # openai's tests of the endpoints that the server has; it has no files, stores, audio or fine-tuning.
 OPENAI_FILES = ["chat/test_completions.py", "test_models.py", "test_embeddings.py", "test_responses.py"]
