@@ -49,12 +49,13 @@ def read_keys(path: Path) -> list[Key]:
         tables = tomllib.loads(path.read_text(encoding="utf-8")).get("keys")
         if not isinstance(tables, dict) or not tables:
             raise ArgumentError("it has no table [keys.NAME].")
-        return [_read_key(name, table) for name, table in tables.items()]
+        return [read_key(name, table) for name, table in tables.items()]
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ArgumentError) as error:
         raise GenError(f"the keys in {show_path(path)} cannot be used: {error}") from error
 
 
-def _read_key(name: str, table: Any) -> Key:
+def read_key(name: str, table: Any) -> Key:
+    """The key of a table, with what is allowed to it."""
     if not isinstance(table, dict) or not {"key"} <= table.keys() <= {"key", "most_running"}:
         raise ArgumentError(
             f"[keys.{name}] must have a key, and may have most_running, and has {show(table and [*table])}"

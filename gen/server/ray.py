@@ -13,6 +13,7 @@ from typing import Any
 import gen
 from gen.errors import ArgumentError, GenError, show
 from gen.server import app
+from gen.server.keys import read_key
 from gen.server.settings import Settings, name_of
 
 Arguments = dict[str, Any]
@@ -94,6 +95,8 @@ def _split(arguments: Mapping[str, Any]) -> tuple[Arguments, Arguments, Argument
         "request_timeout": 600,
     }
     server |= {name: given.pop(name) for name in _SETTINGS & given.keys()}
+    if isinstance(keys := server.get("keys"), Mapping):  # as in a file of keys
+        server["keys"] = [read_key(name, table) for name, table in keys.items()]
     if given:
         raise ArgumentError(f"{', '.join(given)}: no such argument of gen.load, gen.Engine or gen.server.app.")
     return load, engine, server

@@ -15,6 +15,7 @@ import gen
 from gen.server import accounts
 from gen.server.keys import Key, read_keys
 from gen.server.process import Process
+from gen.server.ray import _split as split
 from gen.server.routes import OTHERS, TEXTS
 from gen.tokens.tokenizers import Tokenizer
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder
@@ -304,3 +305,12 @@ def test_memory_is_told_in_bytes_of_weights_rows_and_prefixes(demo: Any) -> None
     assert found["weights"] >= sum(one.numel() * one.element_size() for one in demo.hf_model.parameters())
     assert found["rows"] == pytest.approx(2 * demo.context_length * token, rel=1e-3) and found["prefixes"] == 1000
     assert bounded["rows"] == pytest.approx(70 * token, rel=1e-3) and bounded["prefixes"] > 1000
+
+
+def test_keys_of_a_cluster_have_names_and_limits_as_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GEN_API_KEY", raising=False)
+    alice = {"key": "a", "most_running": 4}
+    *_, server = split({"model": "demo", "keys": {"alice": alice, "bob": {"key": "b"}}})
+    assert gen.server.Settings(**server).keys == (Key(name="alice", **alice), Key(name="bob", key="b"))
+    with pytest.raises(gen.ArgumentError, match=r"\[keys.eve\] must have a key"):
+        split({"model": "demo", "keys": {"eve": {"kye": "a"}}})
