@@ -187,7 +187,10 @@ class TextOptions(ModelOptions):
             "stop": [unescape(text) for text in self.stop or ()],
             "speculate": read_speculate(self.speculate),
             "thinking": self.thinks,
-            **{name: getattr(self, name) for name in ("max_new_tokens", "seed", "chat", "shorten")},
+            "max_new_tokens": self.max_new_tokens,
+            "seed": self.seed,
+            "chat": self.chat,
+            "shorten": self.shorten,
         }
 
 
@@ -202,9 +205,13 @@ class TextsOptions(TextOptions):
     ] = None
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        several = {name: getattr(self, name) for name in ("samples", "beams", "length_penalty")}
-        returned = self.samples if self.beams else 1
-        return super().settings(**several, **more) | {"num_return_sequences": returned}
+        settings = super().settings(
+            samples=self.samples,
+            beams=self.beams,
+            length_penalty=self.length_penalty,
+            **more,
+        )
+        return settings | {"num_return_sequences": self.samples if self.beams else 1}
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
