@@ -309,7 +309,7 @@ def test_memory_is_told_in_bytes_of_weights_rows_and_prefixes(demo: Any) -> None
 
 def test_keys_of_a_cluster_have_names_and_limits_as_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GEN_API_KEY", raising=False)
-    alice = {"key": "a", "most_running": 4}
+    alice: dict[str, Any] = {"key": "a", "most_running": 4}
     *_, server = split({"model": "demo", "keys": {"alice": alice, "bob": {"key": "b"}}})
     assert gen.server.Settings(**server).keys == (Key(name="alice", **alice), Key(name="bob", key="b"))
     with pytest.raises(gen.ArgumentError, match=r"\[keys.eve\] must have a key"):
