@@ -17,12 +17,12 @@ GEN = "gen without virtual GPUs"
 PARTS = [GEN, "virtual GPUs", "tests", "benchmarks"]
 # What is counted, of which part: today's limit, and the most that it is to be.
 LIMITS: dict[tuple[str, str], tuple[float, float]] = {
-    (GEN, "lines"): (48_409, 38_000),
-    (GEN, "files"): (353, 255),
+    (GEN, "lines"): (48_027, 38_000),
+    (GEN, "files"): (345, 255),
     ("virtual GPUs", "lines"): (7_200, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (49_758, 41_000),
-    ("benchmarks", "lines"): (13_258, 10_000),
+    ("tests", "lines"): (49_835, 41_000),
+    ("benchmarks", "lines"): (13_466, 10_000),
     ("all of gen", "tokens per line of code"): (10.30, 10.2),
 }
 _COUNTED = {tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING}
