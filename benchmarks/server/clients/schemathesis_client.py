@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from benchmarks.server.clients.running import run_all
 
@@ -13,7 +14,8 @@ def draw(url: str, seed: int) -> bool:
     how = ["--max-examples", str(EXAMPLES), "--checks", "not_a_server_error", "--seed", str(seed), "--no-color"]
     program = str(Path(sys.executable).with_name("schemathesis"))
     command = [program, "run", f"{url}/openapi.json", *how]
-    done = subprocess.run(command, capture_output=True, text=True)
+    with TemporaryDirectory() as folder:  # where it keeps what it has found
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     if done.returncode:
         raise AssertionError(done.stdout[-300:] + done.stderr[-300:])
     return True
