@@ -64,6 +64,9 @@ def test_options_are_arguments_of_the_library(capsys: Capture) -> None:
     capsys.readouterr()
     assert run("status", "out") == 0
     assert capsys.readouterr().out == f"parts: 2 of 2\nrows: 3 of 3\nfailed: 0\ntokens: {report.tokens}\n"
+    assert run("status", "out", "--json") == 0
+    counts = {"parts": "2 of 2", "rows": "3 of 3", "failed": 0, "tokens": report.tokens}
+    assert json.loads(capsys.readouterr().out) == {**counts, "driver": None}
 
 
 def test_every_sampler_and_type_of_the_options_reaches_the_worker(capsys: Capture) -> None:
