@@ -50,7 +50,7 @@ FORMS = {
 
 HARMONY = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>"]
 SPECIALS = {"Mistral": ["[THINK]", "[/THINK]"], "gpt-oss": HARMONY}
-_CONTEXT = 256  # of SmolLM2 here, so that a thought without a bound ends
+_CONTEXT = 192  # so that a thought without a bound ends
 _UNUSED = ["<repo_name>", "<reponame>", "<file_sep>", "<filename>", "<gh_stars>"]  # special tokens of SmolLM2
 
 
@@ -70,11 +70,11 @@ TYPES: list[tuple[Any, str]] = [
 """Output types, each with one of its texts."""
 
 
-def tiny(form: str, *, device: str = "cpu") -> Any:
+def tiny(form: str, *, device: str = "cpu", context: int = 1024) -> Any:
     """A model with random weights and a token for each byte."""
     tokenizer = byte_tokenizer(specials=SPECIALS.get(form, []))
     tokenizer.chat_template = FORMS[form]
-    own = tiny_model(vocab_size=270, max_position_embeddings=1024)
+    own = tiny_model(vocab_size=270, max_position_embeddings=context)
     own.generation_config.eos_token_id = EOS
     return gen.from_transformers(own.to(device), tokenizer)
 
@@ -90,11 +90,11 @@ def in_form(own: Any, folder: Path, form: str) -> Any:
     return gen.from_transformers(own, tokenizer, pack=False)
 
 
-def nudge(form: str, model: Any, *, ends: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def nudge(form: str, model: Any, *, ends: bool, opens: bool = False) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """A processor that lets a model write the marks of thoughts, at places that depend on its tokens alone.
 
     It bans the tokens that end a text unless the text `ends`, as a type does within a thought, and the bytes of a
-    `tiny` model that no UTF-8 has.
+    `tiny` model that no UTF-8 has. If it `opens`, half of all prompts begin a thought.
     """
     marks = ["<think>", "</think>"] if form not in SPECIALS else []
     if form == "Mistral":
@@ -115,6 +115,8 @@ def nudge(form: str, model: Any, *, ends: bool) -> Callable[[Tensor, Tensor, Ten
             ]
             for token in begun:
                 logits[row, token] += 40
+            if opens and sum(tail) % 2 and model.tokenizer.decode(tail[-12:]).endswith(("assistant", "assistant]")):
+                logits[row, spelled[0][0]] += 40
             if sum(tail[-3:]) % 13 == 0:
                 logits[row, spelled[sum(tail[-5:]) % len(spelled)][0]] += 40
         return logits
@@ -122,9 +124,11 @@ def nudge(form: str, model: Any, *, ends: bool) -> Callable[[Tensor, Tensor, Ten
     return processor
 
 
-def check(form: str, number: int, model: Any) -> dict[str, Any]:
+def check(form: str, number: int, model: Any, *, opens: bool = False) -> dict[str, Any]:
     """One random call: alone, in a batch and without a type.
 
+    Args:
+        opens: as for `nudge`.
     Returns:
         The form, the tokens of the thought, how many of them were compared, and whether the bound has cut it.
     Raises:
@@ -142,8 +146,13 @@ def check(form: str, number: int, model: Any) -> dict[str, Any]:
         "details": True,
         "chat": True,
     }
-    typed = given | {"max_new_tokens": limit, "shorten": True, "logits_processors": [nudge(form, model, ends=True)]}
+    typed = given | {
+        "max_new_tokens": limit,
+        "shorten": True,
+        "logits_processors": [nudge(form, model, ends=True, opens=opens)],
+    }
     prompt = draws.choice(["x", "What is it?", "\u00e9t\u00e9 " * 9])
+    prompt += "!" * draws.randrange(9) if opens else ""
     made = gen.generate(model, prompt, kind, **typed)
     assert constraint.accepts(made.text)
     assert made.engine == "device"
@@ -154,10 +163,13 @@ def check(form: str, number: int, model: Any) -> dict[str, Any]:
         assert made.reasoning_cut or made.reasoning_tokens <= thinking + 12
     both = gen.generate(model, ["y", prompt, "z" * 30], kind, **typed)
     assert (both[1].token_ids, both[1].text, both[1].reasoning) == (made.token_ids, made.text, made.reasoning)
-    free = gen.generate(model, prompt, **given, max_new_tokens=1, logits_processors=[nudge(form, model, ends=False)])
+    free = gen.generate(
+        model, prompt, **given, max_new_tokens=1, logits_processors=[nudge(form, model, ends=False, opens=opens)]
+    )
     count = min(made.reasoning_tokens, free.reasoning_tokens)
     if form == "gpt-oss":  # whose thoughts have no special token in them, and end before any other channel
-        begin, specials = 2 + len("analysis"), model.tokenizer.special_tokens
+        begin = len(model.tokenizer.encode_plain("<|channel|>analysis<|message|>"))
+        specials = model.tokenizer.special_tokens
         own = [token_id in specials or given["sampler"] != greedy() for token_id in free.token_ids]
         count = next((at for at in range(begin, count) if own[at]), count)
     assert free.token_ids[:count] == made.token_ids[:count]
@@ -172,7 +184,7 @@ def steps(model: Any, rounds: int) -> dict[str, Any]:
     template = model.tokenizer.chat_template()
     model.tokenizer.use_chat_template(template + "{{ '<think>\\n' }}{# '</think>' #}")
     letters = gen.regex(f"[a-z ]{{{_STEPS}}}")
-    answer: dict[str, Any] = {"chat": True, "details": True, "sampler": greedy()}
+    answer: dict[str, Any] = {"chat": True, "details": True, "sampler": greedy(), "speculate": False}
     made: dict[str, list[int]] = {}
 
     def case(name: str, kind: Any, **given: Any) -> Callable[[], object]:
@@ -205,7 +217,9 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="the folder of SmolLM2; for --steps demo, too")
     parser.add_argument("--steps", type=int, metavar="ROUNDS", help="measure steps, so often")
     parser.add_argument("--calls", type=int, default=500)
-    parser.add_argument("--work", type=Path, help="a file of what was done; a run goes on after it")
+    parser.add_argument(
+        "--work", type=Path, help="a file of what was done; a run goes on after it, and repeats what failed"
+    )
     parser.add_argument("--json", type=Path, help="write the report there")
     arguments = parser.parse_args()
     if arguments.steps:
@@ -216,21 +230,25 @@ def main() -> None:
         return
     if arguments.work is None:
         parser.error("--work is missing")
-    done = len(arguments.work.read_text().splitlines()) if arguments.work.exists() else 0
+    lines = arguments.work.read_text().splitlines() if arguments.work.exists() else []
+    known = {one["number"]: one for one in map(json.loads, lines) if "failed" not in one}
     own = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32)
     own.config.max_position_embeddings = _CONTEXT
     loaded = {form: in_form(own, arguments.model, form) for form in FORMS}
-    for number in range(done, arguments.calls):
+    for number in range(arguments.calls):
+        if number in known:
+            continue
         form = [*FORMS][number // 2 % len(FORMS)]
-        model = tiny(form) if number % 2 else loaded[form]
+        model = tiny(form, context=2 * _CONTEXT) if number % 2 else loaded[form]
         try:
-            record = check(form, number, model)
+            record = check(form, number, model, opens=True)
         except (AssertionError, gen.GenError) as error:
             record = {"form": form, "failed": f"{type(error).__name__}: {error}"[:300]}
         record = {"number": number, "weights": "random" if number % 2 else "SmolLM2", **record}
+        known[number] = record
         with arguments.work.open("a") as file:
             file.write(f"{json.dumps(record)}\n")
-    records = [json.loads(line) for line in arguments.work.read_text().splitlines()]
+    records = [*known.values()]
     counts = Counter(f"{one['weights']}, {one['form']}" for one in records)
     report = {
         "calls": len(records),
