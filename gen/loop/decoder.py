@@ -10,7 +10,7 @@ from gen.devices import to_device
 from gen.loop.cuda_streams import Streams
 from gen.loop.draw_keys import DrawKeys
 from gen.loop.history import History
-from gen.loop.replay.asides import aside
+from gen.loop.replay.host_calls import host_call
 from gen.loop.results.ring import Ring, Sent, packed
 from gen.loop.results.top_tokens import PromptTokens, TopTokens
 from gen.loop.searches.search import Given, Search
@@ -178,11 +178,11 @@ class Decoder:
         self.prepare(rows)
         self._choose(logits, rows, self.length)
 
-    def keep(self, rows: Collection[int], requests: Collection[Request]) -> None:
+    def retain_only(self, rows: Collection[int], requests: Collection[Request]) -> None:
         """Only these rows, of these requests, go on: functions that other requests asked for are no longer run."""
-        self._tops.keep(requests)
+        self._tops.retain_only(requests)
         for stage in self.stages:
-            stage.keep(rows, requests)
+            stage.retain_only(rows, requests)
         self._history.wanted = self._history.wanted and self._wants_history
 
     @property
@@ -200,7 +200,7 @@ class Decoder:
         for at in range(0, len(part), most):
             piece = part[at : at + most]
             logits = self.rows.prefill(slice(row, row + 1), [piece], [start + at], range(len(piece)))
-            told.look(logits[0, :, : self._vocabulary], following[at : at + most])
+            told.score(logits[0, :, : self._vocabulary], following[at : at + most])
 
     def step(self, count: int, view: int, width: int = 1, *, stays: bool = False) -> None:
         """A step of the first rows: takes tensors that stay where they are, and changes them in place.
@@ -390,7 +390,7 @@ class Decoder:
         # stages may change the logits in place, and so may a user's own sampler, which has no key
         changed = bool(active) or self.search.key() is None
         temperatures = self._temperatures(places)
-        seen = self._tops.look(logits, temperatures, changed=changed) if self._tops.width else None
+        seen = self._tops.find(logits, temperatures, changed=changed) if self._tops.width else None
         if active:
             looks_back = any(stage.looks_back for stage in active)
             so_far = history.before(here, view, feed) if looks_back else (before, before)
@@ -479,5 +479,5 @@ def _changed(stage: Stage, logits: Tensor, here: Here, *so_far: Tensor) -> Tenso
     if not stage.anew:
         return stage(logits, here, *so_far)
     changed = torch.empty_like(logits, dtype=torch.float32)
-    aside(stage.write, changed, logits, here, *so_far, results=(changed,))
+    host_call(stage.write, changed, logits, here, *so_far, results=(changed,))
     return changed

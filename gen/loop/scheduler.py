@@ -64,7 +64,7 @@ class Scheduler:
         self._slots = Slots(steps, width, tokens, options.step_rows)
         self._prefixes = Prefixes(rows, tree, keeps=options.keeps, exact=exact)
         self._deadline = inf  # the earliest deadline of all jobs
-        self._looked = False  # whether this turn has checked if the model has changed
+        self._checked = False  # whether this turn has checked if the model has changed
         self._beside = False  # whether running rows wait for the prompts that this turn reads
         self._sent: deque[tuple[Sent, int, Sequence[Slot]]] = deque()
         rows.begin()
@@ -100,7 +100,7 @@ class Scheduler:
 
     def _turn(self) -> None:
         """Do what `advance` says, on the streams of the rows."""
-        self._looked = False
+        self._checked = False
         if self._deadline < inf and monotonic() >= self._deadline:
             self._expire()
         self._free()
@@ -142,24 +142,24 @@ class Scheduler:
                 slot.job.finish()
         if gone:
             self._keep_columns(gone)
-            self._prefixes.leave(gone, self._live, self._waiting)
-            self._keep()
+            self._prefixes.save_for_waiting(gone, self._live, self._waiting)
+            self._retain_live()
 
     def _keep_columns(self, gone: Sequence[Slot]) -> None:
         """Let later prompts begin with the columns of rows that are free now."""
         if not self._prefixes.keeps:
             return
         try:
-            self._look()
+            self._check_model()
         except Exception:  # the model cannot be run any more; requests that join get the error
             return
         for slot in gone:
-            self._prefixes.keep(slot)
+            self._prefixes.insert(slot)
 
-    def _keep(self) -> None:
+    def _retain_live(self) -> None:
         """Stop doing what only finished requests have asked for."""
         rows = {row for slot in self._live for row in range(slot.row, slot.row + slot.job.width)}
-        self._rows.keep(rows, {slot.job.request for slot in self._live})
+        self._rows.retain_only(rows, {slot.job.request for slot in self._live})
 
     def _admit(self, most: int) -> None:
         """Fill free rows, and read at most so many tokens, so that running rows do not wait long."""
@@ -181,7 +181,7 @@ class Scheduler:
             if not free:
                 break
             try:
-                self._look()
+                self._check_model()
             except Exception as error:
                 self._fail([self._waiting.popleft()], first, error)
                 continue
@@ -205,12 +205,12 @@ class Scheduler:
                 break
             budget -= left
 
-    def _look(self) -> None:
+    def _check_model(self) -> None:
         """Check whether the model has changed, once for all requests that join in a turn."""
-        if not self._looked:
+        if not self._checked:
             self._steps.check_model(self._model)
-            self._prefixes.look(self._steps.version(self._model))
-            self._looked = True
+            self._prefixes.check_version(self._steps.version(self._model))
+            self._checked = True
 
     def _share(self, job: Job) -> None:
         """Find the row, or the kept columns, that have the beginning of a prompt that may join now."""
@@ -300,7 +300,7 @@ class Scheduler:
         tokens = [job.tokens for job in jobs]
         try:
             if not (jobs[0].read and jobs[0].source is None):  # else its first part has done this
-                self._look()
+                self._check_model()
             if self._grows(jobs, first):
                 return False
             for job, row in zip(jobs, range(first, rows.stop, jobs[0].rows), strict=True):
@@ -336,7 +336,7 @@ class Scheduler:
         if passed_on:
             raise error
         self._rows.forget_failure()
-        self._keep()
+        self._retain_live()
         if len(jobs) == 1:
             jobs[0].fail(error)
             return

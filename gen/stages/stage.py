@@ -99,7 +99,7 @@ class Stage(ABC):
         """How many bytes those of its tensors have that belong to no row."""
         return 0
 
-    def keep(self, rows: Collection[int], requests: Collection[Request]) -> None:
+    def retain_only(self, rows: Collection[int], requests: Collection[Request]) -> None:
         """Only these rows, of these requests, go on: functions of other requests are no longer run."""
         return  # nothing, by default
 

@@ -70,7 +70,7 @@ class UserProcessors(Stage):
         self._somewhere = self._somewhere or new or len(self._lists) > 1 or not all(asked)
         self._begun = True
 
-    def keep(self, rows: Collection[int], requests: Collection[Request]) -> None:
+    def retain_only(self, rows: Collection[int], requests: Collection[Request]) -> None:
         if self._lists:
             self._asked = [ids if row in rows else () for row, ids in enumerate(self._asked)]
             wanted = set(map(_ids, requests))

@@ -60,7 +60,7 @@ class Prefixes:
         self._age = 0  # how often the model has changed
         self._left: _Left | None = None
 
-    def look(self, version: object) -> None:
+    def check_version(self, version: object) -> None:
         """Call this when prompts join: columns that were read before the model changed are no longer used.
 
         Args:
@@ -102,7 +102,7 @@ class Prefixes:
                 best, source = shared, kept
         return (best, source) if source is not None else (0, None)
 
-    def leave(self, gone: Iterable[Slot], live: Iterable[Slot], waiting: Iterable[Job]) -> None:
+    def save_for_waiting(self, gone: Iterable[Slot], live: Iterable[Slot], waiting: Iterable[Job]) -> None:
         """Rows are free now: keep the columns that the next prompt begins with, if no other row has them.
 
         Host sync: none.
@@ -124,10 +124,10 @@ class Prefixes:
         self._left = None
         self._left = _Left(tokens[:count], salt, Kept([(Columns.of(rows.save(slot.row, 0, count)), count)]), self._age)
 
-    def keep(self, slot: Slot) -> None:
+    def insert(self, slot: Slot) -> None:
         """Keep the columns of a finished text and its prompt. The row must still be as the text has left it.
 
-        Call `look` before.
+        Call `check_version` before.
         """
         job = slot.job
         if self._tree is None or not self.keeps or not self._knows(job) or job.error is not None or job.width > 1:

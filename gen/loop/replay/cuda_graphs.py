@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gen.loop.memory import is_out_of_memory
-from gen.loop.replay.asides import aside, heard
+from gen.loop.replay.host_calls import host_call, on_host_call
 
 _ONE_AT_A_TIME = RLock()  # torch's records of captures are not made for several threads
 
@@ -75,7 +75,7 @@ def capture(step: Callable[[], None], rests_on: Sequence[object], others: Iterab
     before = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
     capture = _Capture(pool)
     try:
-        with _ONE_AT_A_TIME, heard(capture.hear), _no_garbage_collection():
+        with _ONE_AT_A_TIME, on_host_call(capture.leave_to_host), _no_garbage_collection():
             capture.begin()
             try:
                 step()
@@ -126,10 +126,10 @@ class _Capture:
         self.graph.capture_end()
         self.parts.append(self.graph.replay)
 
-    def hear(self, function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
+    def leave_to_host(self, function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
         """Leave out a user's function that would run here: it runs at each replay instead, on the same tensors."""
         self.end()
-        self.parts.append(partial(aside, function, *args, results=results))
+        self.parts.append(partial(host_call, function, *args, results=results))
         self.begin()
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from gen.loop.replay.asides import aside, heard
+from gen.loop.replay.host_calls import host_call, on_host_call
 
 __tracebackhide__ = True  # reports that name lines skip this file, which passes every operation on
 T = TypeVar("T")
@@ -68,15 +68,15 @@ def observe(step: Callable[[], T]) -> tuple[T, list[Seen]]:
     dispatched = _Dispatched()
     seeing = _Functions(dispatched)
 
-    def hear(function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
+    def handle(function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
         seeing.paused = dispatched.paused = True
         try:
             before(function, args, results)
         finally:
             seeing.paused = dispatched.paused = False
-        seeing.calls.append(Seen(aside, (function, *args), {"results": results}, None))
+        seeing.calls.append(Seen(host_call, (function, *args), {"results": results}, None))
 
-    with heard(hear) as before, seeing, dispatched:
+    with on_host_call(handle) as before, seeing, dispatched:
         result = step()
     return result, seeing.calls
 
@@ -179,7 +179,7 @@ def lasting(seen: Sequence[Seen]) -> list[Call]:
     kept = []
     for func, args, kwargs, made in seen:
         given, parts = tensors_in(*args, *kwargs.values()), [made] if type(made) is Tensor else tensors_in(made)
-        writes = func is aside or _writes(getattr(func, "__name__", "")) or kwargs.get("out") is not None
+        writes = func is host_call or _writes(getattr(func, "__name__", "")) or kwargs.get("out") is not None
         if not (writes or parts) or (not writes and len(parts) == 1 and any(parts[0] is one for one in given)):
             continue
         call = Call(func, args, kwargs, made, given, parts, writes)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gen.loop.decoder import Decoder
 from gen.loop.memory import free_bytes, is_out_of_memory
-from gen.loop.replay.asides import Once, heard, leave_out
 from gen.loop.replay.cuda_graphs import CaptureFailed, Graph, capture
+from gen.loop.replay.host_calls import RepeatResults, leave_out, on_host_call
 from gen.loop.replay.observing import CannotReplay
 from gen.loop.replay.recording import Replay, record, record_in_steps
 from gen.loop.step_times import Costs, SlowSteps
@@ -190,7 +190,7 @@ class Recorded:
         worth_it = keeps and self._runs(key) >= (_WORTH_OF_A_KNOWN_KIND if known else _WORTH)[decoder.device.type]
         self.records = worth_it and self._has_room(count, view)
         if self.records:
-            with heard(Once()):
+            with on_host_call(RepeatResults()):
                 self._run_and_keep(partial(decoder.step, count, view, width), kind, key)
             return True
         decoder.step(count, view, width)
@@ -312,7 +312,7 @@ class Recorded:
         decoder = self.decoder
         largest, kind = (decoder.count, decoder.length, 1), decoder.step_kind()
         step = partial(decoder.step, *largest)
-        with heard(leave_out):
+        with on_host_call(leave_out):
             step(stays=True)  # it may never have run: kernels are compiled now, and objects that are made once are made
             restore()
             seen = self._rehearsed(step, kind, before)

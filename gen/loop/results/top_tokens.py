@@ -72,16 +72,16 @@ class TopTokens:
 
     def admit(self, requests: Sequence[Request]) -> None:
         """These requests join."""
-        self._look(
+        self._find_for(
             self._askers.union(request for request in requests if request.kept or request.top_logprobs is not None)
         )
 
-    def keep(self, requests: Collection[Request]) -> None:
+    def retain_only(self, requests: Collection[Request]) -> None:
         """Only these requests go on."""
         if self._askers:
-            self._look(self._askers.intersection(requests))
+            self._find_for(self._askers.intersection(requests))
 
-    def _look(self, askers: set[Request]) -> None:
+    def _find_for(self, askers: set[Request]) -> None:
         """Find as many tokens as these requests ask for."""
         if askers == self._askers:
             return
@@ -108,7 +108,7 @@ class TopTokens:
         """
         return [self._tables[self.width, places > 1].results] if self.width else []
 
-    def look(self, logits: Tensor, temperatures: Tensor | float = 1.0, *, changed: bool) -> Seen:
+    def find(self, logits: Tensor, temperatures: Tensor | float = 1.0, *, changed: bool) -> Seen:
         """The likeliest tokens of logits (n, vocab); with `changed` the logits are copied, because they will change.
 
         Args:
@@ -161,7 +161,7 @@ class PromptTokens:
         self._told: list[TopLogprobs] = []
         self._copied: torch.cuda.Event | None = None  # after the newest copy
 
-    def look(self, logits: Tensor, token_ids: Sequence[int]) -> None:
+    def score(self, logits: Tensor, token_ids: Sequence[int]) -> None:
         """Compute the log-probabilities of tokens.
 
         Args:

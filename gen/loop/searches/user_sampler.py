@@ -8,7 +8,7 @@ from torch import Tensor
 from gen.completions import Completion
 from gen.devices import to_device
 from gen.errors import ArgumentError, GenError
-from gen.loop.replay.asides import aside
+from gen.loop.replay.host_calls import host_call
 from gen.loop.results.ring import StepResults, packed
 from gen.loop.results.texts import Text
 from gen.loop.searches.search import Given, Search
@@ -54,7 +54,7 @@ class UserSampling(Search):
             self._sample(logits, here, keys, followed)
         else:
             results = (*(result[here] for result in self.tensors()), followed)
-            aside(self._sample, logits, here, keys, followed, results=results)
+            host_call(self._sample, logits, here, keys, followed, results=results)
         return followed if self.reorders else None
 
     def _sample(self, logits: Tensor, here: slice, keys: Tensor, followed: Tensor) -> None:

@@ -11,24 +11,24 @@ from typing import Any
 
 from torch import Tensor
 
-Hearer = Callable[[Callable[..., object], Sequence[object], Sequence[Tensor]], None]
+Handler = Callable[[Callable[..., object], Sequence[object], Sequence[Tensor]], None]
 
 
 class _Current(local):
-    hearer: Hearer | None = None  # of the thread
+    handler: Handler | None = None  # of the thread
 
 
 _current = _Current()
 
 
-def aside(function: Callable[..., object], *args: object, results: Sequence[Tensor]) -> None:
+def host_call(function: Callable[..., object], *args: object, results: Sequence[Tensor]) -> None:
     """Run a function as a part of a step that is never recorded: it runs whenever the step does, replayed or not.
 
     Args:
         function: writes what it gives to the rest of the step into `results`. Equal steps have equal functions.
         results: tensors that are among its arguments, or that it keeps.
     """
-    run(function, args, results) if _current.hearer is None else _current.hearer(function, args, results)
+    run(function, args, results) if _current.handler is None else _current.handler(function, args, results)
 
 
 def run(function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
@@ -43,18 +43,18 @@ def leave_out(function: Callable[..., object], args: Sequence[object], results: 
 
 
 @contextmanager
-def heard(hearer: Hearer) -> Iterator[Hearer]:
-    """In the block, `hearer` gets this thread's asides, and runs them. Yields the hearer that got them before."""
-    before = _current.hearer
-    _current.hearer = hearer
+def on_host_call(handler: Handler) -> Iterator[Handler]:
+    """In the block, `handler` gets this thread's host calls, and runs them. Yields the handler that got them before."""
+    before = _current.handler
+    _current.handler = handler
     try:
         yield before or run
     finally:
-        _current.hearer = before
+        _current.handler = before
 
 
-class Once:
-    """A hearer for one step that runs more than once: it runs each function once, and then repeats its results."""
+class RepeatResults:
+    """A handler for one step that runs more than once: it runs each function once, and then repeats its results."""
 
     def __init__(self) -> None:
         self._given: dict[Any, list[Tensor]] = {}
