@@ -217,7 +217,7 @@ def test_kept_texts_make_way_before_rows_are_halved(model: Any, monkeypatch: pyt
         def failing(self: Any) -> None:
             monkeypatch.setattr(Runner, "advance", advance)
             self._recover(torch.OutOfMemoryError("CUDA out of memory."))
-            counts.append(self._rows.count)
+            counts.append(self._steps.decoder.count)
 
         monkeypatch.setattr(Runner, "advance", failing)
         made = engine.submit(prompt, **SAMPLED).completion()
