@@ -209,13 +209,13 @@ def _as_search(model: Model, pattern: str, texts: list[str], counts: Counter[str
 def of_both(model: Model, number: int) -> Line:
     """A schema or a pattern on both engines."""
     chance = random.Random(f"engines {number}")
-    asked: Any = re.compile(random_pattern(chance))
-    if number % 3:
-        layout: Any = chance.choice([*LAYOUTS])
-        asked = gen.json_schema(random_schema(chance), closed=number % 2 == 0, whitespace=layout)
-    plan, vocabulary = read_plan(asked), vocabulary_of(model)
-    assert plan.table is not None  # of schemas and patterns
+    vocabulary, layout = vocabulary_of(model), chance.choice([*LAYOUTS])
     try:
+        asked: Any = gen.regex(random_pattern(chance))
+        if number % 3:
+            asked = gen.json_schema(random_schema(chance), closed=number % 2 == 0, whitespace=layout)  # type: ignore[arg-type]
+        plan = read_plan(asked)
+        assert plan.table is not None  # of schemas and patterns
         table, grammar = plan.table(), Grammar(plan.grammar(), vocabulary)
     except (Empty, TooLarge, Unsupported, gen.ConstraintError):
         return {"counts": {"not on both engines": 1}}
