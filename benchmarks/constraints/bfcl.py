@@ -80,7 +80,7 @@ def items(folder: Path) -> Iterator[tuple[list[Line], list[Line]]]:
         known = {one["id"]: one["ground_truth"] for one in truths}
         for item in map(json.loads, lines):
             tools = item["function"] if isinstance(item["function"], list) else [item["function"]]
-            yield [mapped(tool) for tool in tools], known.get(item["id"], [])
+            yield [mapped(tool) for tool in tools], known.get(item.get("id"), [])
 
 
 def mapped(value: Any) -> Any:
