@@ -92,6 +92,8 @@ class Receipt:
         settings: what else has shaped the text, with what defaults came to; token ids in the place of texts.
         output_type: the form of the output type; None without one. Types with equal texts have equal forms.
         engine: the engine that held the text to its output type; None without one.
+        images: of the prompt: its `text`, with a place for each image, the `images` as data: URLs in PNG, and
+            `add_special_tokens`; None without images.
         model: what ran: `weights`, a digest of all parameters and buffers, None where they cannot be read; `tokenizer`
             and `template`, digests; `kind`, `dtype` and `device`.
         versions: of gen, torch and transformers.
@@ -110,6 +112,7 @@ class Receipt:
     settings: Mapping[str, Any]
     output_type: Sequence[Any] | None = None
     engine: str | None = None
+    images: Mapping[str, Any] | None = None
     model: Mapping[str, str | None] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     format: int = 1

@@ -125,6 +125,7 @@ class Golden:
         from dataclasses import replace
 
         from gen.completions import Completion
+        from gen.errors import show
         from gen.loop.results.values import valued
         from gen.receipts.diffing import words
         from gen.receipts.verifying import verify
@@ -138,7 +139,7 @@ class Golden:
         now = {**asked(request), "seed": request.seeds[0]}
         found = verify(model, replace(recorded, **now))
         changed = {**found.changed, **_changed(recorded, now)}
-        told = "".join(f"\n  {name} was {old!r}, is {new!r}" for name, (old, new) in changed.items())
+        told = "".join(f"\n  {name} was {show(old)}, is {show(new)}" for name, (old, new) in changed.items())
         if found.kind == "different" and found.difference is not None:
             pytest.fail(
                 f"the model does not write the recorded text {recorded.text!r} any more: it differs "
@@ -175,11 +176,8 @@ def _values(made: Any) -> Any:
 
 def _changed(recorded: "Receipt", now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """What the test asks for now that it did not ask for then, setting by setting."""
-    found = dict[str, tuple[Any, Any]]()
-    for name, new in now.items():
-        old = getattr(recorded, name)
-        if isinstance(new, dict):
-            found |= {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
-        elif old != new:
-            found[name] = (old, new)
-    return found
+    from gen.receipts.reading import unlike
+
+    then = {name: getattr(recorded, name) for name in now}
+    old, new = ({**one, **one["sampler"], **one["settings"], "sampler": None, "settings": None} for one in (then, now))
+    return unlike(old, new)

@@ -9,6 +9,7 @@ from gen.errors import own
 from gen.loop.prefixes.columns import Kept
 from gen.loop.results.texts import Taker, Text
 from gen.loop.results.top_tokens import PromptTokens
+from gen.loop.results.values import receipted
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model
 from gen.requests.processors import LogitsProcessor
@@ -158,7 +159,7 @@ class Job:
             found = replace(found, finish_reason="cancelled")
         if constraint is not None:
             found = replace(found, value=None, engine=constraint.engine)
-        return replace(found, cached_tokens=self.cached)
+        return receipted(self.request, replace(found, cached_tokens=self.cached))
 
     def runs(self, functions: Sequence[LogitsProcessor]) -> bool:
         """Whether these are its logits processors."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from gen.arguments import as_lists, check_flag, read_whole
+from gen.arguments import as_lists, check_flag, is_whole, read_whole
 from gen.calls.call import Call
 from gen.calls.reading import read_call
 from gen.constraints.compiling import compile
@@ -23,6 +23,7 @@ from gen.loop.runner import Runner
 from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import Model
 from gen.models.checks import check_model
+from gen.requests.drafts import Draft
 from gen.requests.processors import LogitsProcessor
 from gen.requests.prompts import Prompt
 from gen.requests.settings import Settings, Stops, Truncate
@@ -54,6 +55,7 @@ def generate_iter(
     top_logprobs: int | None = None,
     shorten: bool = False,
     truncate: Truncate = None,
+    draft: Sequence[Draft] | None = None,
     max_batch_tokens: int | None = None,
     replay: bool = True,
     cuda_graph: bool = True,
@@ -72,6 +74,7 @@ def generate_iter(
         images: pictures that every prompt has, as for one prompt of `gen.generate`; None for none.
         rows: how many run at once; None is as many as `gen.generate` runs on this device. Memory may allow fewer.
         max_new_tokens: one for all prompts, or a list with one for each; so are `seed` and `thinking`.
+        draft: a list with a draft or None for each prompt; None for none.
     Yields:
         (number, result): the number of the prompt, from 0, and what `gen.generate` returns for it, or the error that it
         would raise. They come in the order in which the texts end.
@@ -89,7 +92,10 @@ def generate_iter(
         max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
     rows = usual_rows(model) if rows is None else read_whole("rows", rows, minimum=1)
     constraint = None if output_type is None else compile(model, output_type)
-    lists = {name: as_lists(shared[name]) for name in ("max_new_tokens", "seed", "thinking")}
+    lists = {name: as_lists(shared[name]) for name in ("max_new_tokens", "seed", "thinking", "draft")}
+    drafts = lists["draft"]
+    if not (drafts is None or (isinstance(drafts, list | tuple) and not any(map(is_whole, drafts)))):
+        raise ArgumentError(f"draft must be a list with one draft or None for each prompt, got {show(draft)}")
 
     def read(number: int, prompt: Prompt, images: Sequence[Any] | None = images) -> Call:
         own = {name: _of_prompt(name, given, number) for name, given in lists.items()}

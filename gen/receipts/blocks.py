@@ -22,8 +22,9 @@ from gen.stages.places import Places
 from gen.stages.room import Room
 from gen.stages.stage import Stage
 
-_LOGITS = 2**23  # how many numbers the logits of one reading may have
+_LOGITS = 2**24  # how many numbers the logits of one reading may have
 _BLOCK = 256  # places of a text that are read at once, at most
+_AHEAD = 64  # tokens of each prompt that are read with the first block, at most
 
 
 class Reading:
@@ -35,7 +36,9 @@ class Reading:
         requests, device = [check.request for check in checks], model.placement.logits_device
         self._most = max(1, min(_BLOCK, _LOGITS // (model.vocab_size * count), len(checks[0].wanted)))
         self.rows = new_rows(model, count, length + self._most)
-        self._wide, self._device = self.rows.reads_places, device
+        # images may put the tokens after them at other positions than columns, which steps alone know
+        self._illustrated = checks[0].request.illustrated is not None
+        self._wide, self._device = self.rows.reads_places and not self._illustrated, device
         self._most = self._most if self._wide else 1
         here, prompts = slice(0, count), [one.prompt_ids for one in requests]
         self._search = Drawing(count, device)
@@ -52,8 +55,7 @@ class Reading:
 
     def run(self) -> None:
         """Read all places, but those of texts that turn out to be different."""
-        if self._wide:
-            self._read_leads()
+        self._ahead = self._read_leads() if self._wide else 0
         at = 0
         while any(len(check.wanted) > at and check.different is None for check in self._checks):
             going = sum(len(check.wanted) > at for check in self._checks)
@@ -61,12 +63,16 @@ class Reading:
             self._block(at, width, going)
             at += width
 
-    def _read_leads(self) -> None:
-        """Read the prompts but for their last tokens; what several begin with is read once."""
+    def _read_leads(self) -> int:
+        """Read the prompts but for their last tokens; what several begin with is read once.
+
+        Returns:
+            How many of the last tokens are left to the first block, if that may be: a reading costs at least a step.
+        """
         leads = [tuple(check.lead) for check in self._checks]
         first, shared = leads[0], min(common(leads[0], lead) for lead in leads)
         if not first:
-            return
+            return 0
         rows, sources = self.rows, {lead: row for row, lead in reversed([*enumerate(leads)])}
         if len(sources) < len(leads):
             for lead, row in sources.items():
@@ -74,24 +80,31 @@ class Reading:
             for row, lead in enumerate(leads):
                 if row != sources[lead]:
                     rows.share(sources[lead], slice(row, row + 1), len(lead))
-            return
-        start = min(shared, min(map(len, leads)) - 1)
+            return 0
+        shortest, longest = min(map(len, leads)), max(map(len, leads))
+        start = min(shared, shortest - 1)
         if len(leads) > 1 and start >= LEAST:
             rows.prefill(slice(0, 1), [first[:start]])
             rows.share(0, slice(1, len(leads)), start)
         else:
             start = 0
+        if shortest == longest <= start + _AHEAD:
+            return longest - start
         rows.prefill(slice(0, len(leads)), [lead[start:] for lead in leads], [start] * len(leads))
+        return 0
 
     def _logits(self, at: int, width: int, going: int) -> Tensor:
         """The logits (going, width, vocab) after the tokens before each of these places."""
-        begins = [len(check.lead) + at for check in self._checks[:going]]
         if self._wide:
-            pieces = [check.tokens[start : start + width] for start, check in zip(begins, self._checks, strict=False)]
-            return self.rows.prefill(slice(0, going), pieces, begins, range(width))
+            ahead = 0 if at else self._ahead
+            begins = [len(check.lead) - ahead + at for check in self._checks[:going]]
+            end = ahead + width
+            pieces = [check.tokens[start : start + end] for start, check in zip(begins, self._checks, strict=False)]
+            return self.rows.prefill(slice(0, going), pieces, begins, range(ahead, end))
         if at == 0:
             prompts = [check.request.prompt_ids for check in self._checks]
-            return self.rows.prefill(slice(0, len(prompts)), prompts)[:going].unsqueeze(1)
+            inputs = [check.request.inputs for check in self._checks] if self._illustrated else []
+            return self.rows.prefill(slice(0, len(prompts)), prompts, inputs=inputs)[:going].unsqueeze(1)
         newest = self._tokens.gather(1, self._begins + at - 1)
         return self.rows.step(newest, self.rows.length)[:going].unsqueeze(1)
 

@@ -13,6 +13,7 @@ from gen.errors import ArgumentError, show
 from gen.loop.prefixes.beginnings import common
 from gen.models.base import Model
 from gen.receipts.checks import Difference, Kind, Verification
+from gen.receipts.reading import unlike
 from gen.receipts.verifying import verify
 
 _SHOWN = 24  # characters of a text around the place where two part
@@ -148,8 +149,8 @@ def diff(old: Sequence[Receipt], new: Sequence[Receipt] | Model) -> Diff:
 
     Args:
         old: receipts.
-        new: receipts, whose texts are compared with the old ones of the same prompt tokens, seed and sample; or a
-            model, which verifies the old ones. Only a model can tell a near tie.
+        new: receipts, whose texts are compared with the old ones of the same prompt tokens, images, seed and sample; or
+            a model, which verifies the old ones. Only a model can tell a near tie.
     Returns:
         What is equal and what differs, by setting, and the first token that differs in each text.
     Raises:
@@ -199,13 +200,10 @@ def _verified(model: Model, number: int, receipt: Receipt, found: Verification) 
 
 def _paired(number: int, old: Receipt, new: Receipt) -> Compared:
     """Two recorded texts of the same prompt and seed."""
-    then, now = {**old.model, **old.versions}, {**new.model, **new.versions}
-    changed = {name: (then.get(name), now.get(name)) for name in {**then, **now} if then.get(name) != now.get(name)}
-    changed |= {
-        name: (getattr(old, name), getattr(new, name))
-        for name in ("sampler", "settings", "output_type")
-        if getattr(old, name) != getattr(new, name)
-    }
+    then, now = (
+        {**one.model, **one.versions, "sampler": one.sampler, "settings": one.settings, "output_type": one.output_type}
+        for one in (old, new)
+    )
     equal = (old.token_ids, old.text, old.finish_reason) == (new.token_ids, new.text, new.finish_reason)
     difference = None if equal else _first_difference(old, new)
     return Compared(
@@ -214,7 +212,7 @@ def _paired(number: int, old: Receipt, new: Receipt) -> Compared:
         setting=_setting(old),
         difference=difference,
         words="" if difference is None else difference.reason,
-        changed=changed,
+        changed=unlike(then, now),
     )
 
 
@@ -240,7 +238,8 @@ def _first_difference(old: Receipt, new: Receipt) -> Difference:
 
 
 def _key(receipt: Receipt) -> tuple[Any, ...]:
-    return tuple(receipt.prompt_ids), receipt.seed, receipt.sample
+    images = () if receipt.images is None else tuple(receipt.images["images"])
+    return tuple(receipt.prompt_ids), images, receipt.seed, receipt.sample
 
 
 def _setting(receipt: Receipt) -> str:

@@ -12,8 +12,10 @@ from gen.constraints.constraint import Constraint
 from gen.constraints.plans import of_key
 from gen.constraints.tables.vocabulary import vocabulary_of
 from gen.errors import ArgumentError, GenError, show
+from gen.loop.prefixes.beginnings import common
 from gen.models.base import Model
 from gen.receipts.writing import NAMES, model_facts, versions
+from gen.requests.images import Illustrated, read_image
 from gen.requests.prompts import vocabulary
 from gen.requests.request import Request, Thinking
 from gen.requests.settings import read_stops
@@ -50,8 +52,11 @@ def read_receipt(model: Model, receipt: Receipt, number: int = 0) -> Request:
 
 def changes(model: Model, receipt: Receipt) -> dict[str, tuple[Any, Any]]:
     """What a receipt says of the model and the versions that is not so now, by name: what it was, and what it is."""
-    now = {**model_facts(model), **versions()}
-    then = {**receipt.model, **receipt.versions}
+    return unlike({**receipt.model, **receipt.versions}, {**model_facts(model), **versions()})
+
+
+def unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The values that are not the same, by name: what each was, and what it is; None where there is none."""
     return {name: (then.get(name), now.get(name)) for name in {**then, **now} if then.get(name) != now.get(name)}
 
 
@@ -89,11 +94,28 @@ def _read(model: Model, receipt: Receipt, number: int) -> Request:
         thoughts=marks,
         thinks=settings["thinks"],
         thinking=_thinking(model, settings, marks, constraint),
+        illustrated=None if receipt.images is None else _illustrated(model, receipt, receipt.images),
         constraint=constraint,
         shorten=settings["shorten"],
         number=number,
         sample=receipt.sample,
     )
+
+
+def _illustrated(model: Model, receipt: Receipt, given: Mapping[str, Any]) -> Illustrated:
+    """The prompt with its images; the model must encode it as it did."""
+    if not model.reads_images:
+        raise ArgumentError("its prompt has images, and this model reads none.")
+    images = [read_image(url, f"image {at}", local_files=False) for at, url in enumerate(given["images"])]
+    text, special = given["text"], given["add_special_tokens"]
+    token_ids, inputs = model.encode(text, images, add_special_tokens=special)
+    # a chat's prompt may begin or close a thought after its text
+    if common(token_ids, receipt.prompt_ids) < min(len(token_ids), len(receipt.prompt_ids)):
+        raise ArgumentError(
+            f"this model's processor makes {len(token_ids)} tokens of the prompt and its images, and others than the "
+            f"{len(receipt.prompt_ids)} that the text came after."
+        )
+    return Illustrated(text=text, images=images, add_special_tokens=special, inputs=inputs)
 
 
 def _thinking(

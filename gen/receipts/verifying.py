@@ -101,8 +101,12 @@ def _batches(model: Model, checks: Sequence[Check], most: int | None) -> Iterato
     """Checks that are read side by side: prompts that begin alike come together, and the longest text first."""
     count = _ROWS.get(model.placement.logits_device.type, 16)
     waiting = [check for check in checks if check.wanted]
-    # a prompt of one token has nothing to read before the first place
-    for _, alike in groupby(sorted(waiting, key=lambda one: (bool(one.lead), one.lead)), lambda one: bool(one.lead)):
+
+    def apart(check: Check) -> tuple[bool, bool]:
+        """Prompts with images are read in steps, and one of one token has nothing to read before the first place."""
+        return check.request.illustrated is not None, bool(check.lead)
+
+    for _, alike in groupby(sorted(waiting, key=lambda one: (apart(one), one.lead)), apart):
         batch: list[Check] = []
         for check in alike:
             longest = max(len(one.tokens) for one in [*batch, check])

@@ -11,6 +11,7 @@ from gen.completions import Completion, Receipt
 from gen.errors import ArgumentError
 from gen.models.base import Model
 from gen.receipts.digests import module_of, weights_digest, weights_version
+from gen.requests.images import MOST_PIXELS, Illustrated, data_url
 from gen.requests.request import Request
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
 from gen.samplers.base import Sampler
@@ -73,6 +74,7 @@ def asked(request: Request) -> dict[str, Any]:
         "settings": _settings(request),
         "output_type": None if constraint is None else plain(constraint.key),
         "engine": None if constraint is None else constraint.engine,
+        "images": None if request.illustrated is None else _images(request.illustrated),
     }
 
 
@@ -81,8 +83,10 @@ def unwritable(request: Request) -> list[str]:
     found = []
     if request.logits_processors:
         found.append("logits processors, which are functions,")
-    if request.inputs:
-        found.append("images")
+    if request.illustrated is not None:
+        most = max(one.width * one.height for one in request.illustrated.images)
+        if most > MOST_PIXELS:
+            found.append(f"an image of {most} pixels, more than {MOST_PIXELS},")
     kind = type(request.sampler)
     if kind not in NAMES:
         found.append(f"the sampler {kind.__name__}, which is no sampler of gen's,")
@@ -120,6 +124,14 @@ def _sampler(request: Request) -> dict[str, Any]:
     if "logit_bias" in told:  # a ban is null, since JSON has no infinity
         told["logit_bias"] = [[key, bias if bias > -1e38 else None] for key, bias in told["logit_bias"].items()]
     return {"name": NAMES[type(sampler)], **told}
+
+
+def _images(illustrated: Illustrated) -> dict[str, Any]:
+    return {
+        "text": illustrated.text,
+        "images": [data_url(one) for one in illustrated.images],
+        "add_special_tokens": illustrated.add_special_tokens,
+    }
 
 
 def _settings(request: Request) -> dict[str, Any]:

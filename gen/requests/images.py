@@ -1,8 +1,9 @@
 """Reads and checks the user's images: PIL images, arrays or files."""
 
 import binascii
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from gen.errors import ArgumentError, ModelError, show, show_path
+from gen.models.base import Inputs
 from gen.tokens.tokenizers import Message
 
 if TYPE_CHECKING:
@@ -21,7 +23,25 @@ ImageLike: TypeAlias = "Image | numpy.ndarray[Any, Any] | str | Path"
 _KEYS = ("image", "path", "url")  # the keys under which a part of a message may have its image
 _KINDS = "a PIL image, a uint8 array (height, width, 3) or a path"
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # allowed in data: URLs; for other formats Pillow may run programs
-_MOST_PIXELS = 40_000_000  # allowed in data: URLs; a small file may decode to very many
+MOST_PIXELS = 40_000_000
+"""How many pixels the image of a data: URL may have: a small file may decode to very many."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Illustrated:
+    """A prompt with images, as the model has encoded it.
+
+    Attributes:
+        text: with one place for each image.
+        images: in order, in RGB.
+        add_special_tokens: see `gen.models.base.Model.encode`.
+        inputs: the model's inputs for the images.
+    """
+
+    text: str
+    images: Sequence["Image"]
+    add_special_tokens: bool
+    inputs: Inputs
 
 
 def read_images(
@@ -106,7 +126,7 @@ def _is_image(part: object) -> bool:
     return isinstance(part, Mapping) and part.get("type") == "image"
 
 
-def read_image(image: object, name: str, local_files: bool = True, most_pixels: int = _MOST_PIXELS) -> "Image":
+def read_image(image: object, name: str, local_files: bool = True, most_pixels: int = MOST_PIXELS) -> "Image":
     """One image as a PIL image in RGB.
 
     Args:
@@ -154,6 +174,15 @@ def read_image(image: object, name: str, local_files: bool = True, most_pixels: 
     else:
         raise ArgumentError(f"{name} must be {_KINDS}, got {show(image)}")
     return ImageOps.exif_transpose(picture).convert("RGB")
+
+
+def data_url(image: "Image") -> str:
+    """An image in RGB as a data: URL, which `read_image` reads back without loss."""
+    from PIL import Image
+
+    bare, file = Image.frombytes(image.mode, image.size, image.tobytes()), BytesIO()  # without what a file says of it
+    bare.save(file, "PNG")
+    return f"data:image/png;base64,{b64encode(file.getvalue()).decode()}"
 
 
 def _read_data_url(image: str | Path, name: str) -> bytes | None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from gen.arguments import Array, as_lists, check_text, is_whole, read_token_ids
 from gen.errors import ArgumentError, ContextError, show
-from gen.models.base import Inputs, Model
+from gen.models.base import Model
 from gen.requests.chats import chat_text
-from gen.requests.images import take_images
+from gen.requests.images import Illustrated, take_images
 from gen.tokens.tokenizers import Message, Tokenizer
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ def read_illustrated(
     chat: bool,
     template_kwargs: Mapping[str, object] | None = None,
     check: Callable[[str], object] | None = None,
-) -> tuple[list[int], Inputs]:
-    """The token ids of a prompt that may have images, and the model's inputs for these images.
+) -> tuple[list[int], Illustrated | None]:
+    """The token ids of a prompt that may have images, and what the model has made of these; None without images.
 
     In a chat that is given as a text, the images come before the text.
 
@@ -172,10 +172,13 @@ def read_illustrated(
         text = chat_text(model.tokenizer, messages, template_kwargs) if messages else str(prompt)
         if check is not None and not images:
             check(text)
-        return model.encode(text, images, add_special_tokens=not messages)
+        token_ids, inputs = model.encode(text, images, add_special_tokens=not messages)
+        if not images:
+            return token_ids, None
+        return token_ids, Illustrated(text=text, images=images, add_special_tokens=not messages, inputs=inputs)
     if images:
         raise ArgumentError("a prompt of token ids takes no images; give the prompt as a text or as messages.")
-    return read_prompt(model, prompt, chat=chat), {}
+    return read_prompt(model, prompt, chat=chat), None
 
 
 def read_one_prompt(
@@ -188,8 +191,8 @@ def read_one_prompt(
     template_kwargs: Mapping[str, object] | None,
     local_files: bool = True,
     most: int | None = None,
-) -> tuple[list[int], Inputs]:
-    """One prompt's token ids, and the model's inputs for its images.
+) -> tuple[list[int], Illustrated | None]:
+    """One prompt's token ids, and what the model has made of its images; None without images.
 
     Args:
         local_files: whether images in its messages may be paths and file: URLs.
@@ -207,9 +210,9 @@ def read_one_prompt(
         if most is not None and (least := model.tokenizer.least_tokens(text, most)):
             raise no_room(number, f"at least {least}", most, whole=bool(messages_of(prompt)) or chat)
 
-    inputs: Inputs = {}
+    illustrated: Illustrated | None = None
     if model.reads_images:
-        token_ids, inputs = read_illustrated(
+        token_ids, illustrated = read_illustrated(
             model, prompt, images, chat=chat, template_kwargs=template_kwargs, check=check
         )
     elif images:
@@ -218,7 +221,7 @@ def read_one_prompt(
         token_ids = read_prompt(model, prompt, chat=chat, template_kwargs=template_kwargs, check=check)
     if not token_ids:
         raise ArgumentError("the chat template writes no text for these messages; give another, or the prompt as text.")
-    return token_ids, inputs
+    return token_ids, illustrated
 
 
 def no_room(number: int, tokens: int | str, context_length: int, *, whole: bool) -> ContextError:

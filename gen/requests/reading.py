@@ -13,7 +13,8 @@ from gen.constraints.composing.thoughts import begins_with, has_channels, though
 from gen.constraints.constraint import Constraint
 from gen.constraints.tables.vocabulary import vocabulary_of
 from gen.errors import ArgumentError, ConstraintError, ContextError, GenError, check_number
-from gen.models.base import Inputs, Model
+from gen.models.base import Model
+from gen.requests.images import Illustrated
 from gen.requests.processors import read_processors
 from gen.requests.prompts import Prompt, begun_message, cut_left, messages_of, no_room, read_one_prompt, vocabulary
 from gen.requests.request import Bound, Request, Thinking
@@ -82,9 +83,11 @@ def read_requests(
     bad_words = {id(sampler): _read_bad_words(model, sampler.penalties) for sampler in samplers}
     shown = read_shown(model.tokenizer, settings.skip_special_tokens)
 
-    known: dict[tuple[int, Thinks], tuple[list[int], Inputs]] = {}  # equal prompts are encoded once
+    known: dict[tuple[int, Thinks], tuple[list[int], Illustrated | None]] = {}  # equal prompts are encoded once
 
-    def read_text(number: int, prompt: Prompt, pictures: Sequence["Image"], thinks: Thinks) -> tuple[list[int], Inputs]:
+    def read_text(
+        number: int, prompt: Prompt, pictures: Sequence["Image"], thinks: Thinks
+    ) -> tuple[list[int], Illustrated | None]:
         template_kwargs = settings.chat_template_kwargs
         try:
             if _is_chat(prompt, settings):
@@ -119,7 +122,7 @@ def read_requests(
         key = id(prompt), thinks
         if pictures or key not in known:
             known[key] = read_text(number, prompt, pictures, thinks)
-        token_ids, inputs = known.pop(key) if pictures else known[key]
+        token_ids, illustrated = known.pop(key) if pictures else known[key]
         thoughts: Marks | None = None
         if is_chat:
             template_kwargs = settings.chat_template_kwargs
@@ -131,7 +134,7 @@ def read_requests(
                 f"prompt {number} has thinking=True, and its chat template marks no thought that may come there; leave "
                 "thinking out, or load a model that thinks."
             )
-        why_whole = "has images" if inputs else "is a chat" if is_chat else ""
+        why_whole = "has images" if illustrated else "is a chat" if is_chat else ""
         own = asked is None and has_type  # with the default limit, a prompt may take three quarters of the context
         if settings.truncate is not None:
             token_ids = cut_left(
@@ -173,7 +176,7 @@ def read_requests(
             eos_token_ids=eos_token_ids,
             stop_token_ids=frozenset(eos_token_ids).difference(model.eos_token_ids),
             bad_words=bad_words[id(sampler)],
-            inputs=inputs,
+            illustrated=illustrated,
             logits_processors=processors,
             top_logprobs=top_logprobs,
             prompt_logprobs=prompt_logprobs,
@@ -183,7 +186,7 @@ def read_requests(
             thinks=thinks,
             limits_thoughts=settings.limits_thoughts,
             own_limit=own,
-            may_be_cut=settings.truncate is not None and own and not (inputs or is_chat),
+            may_be_cut=settings.truncate is not None and own and not (illustrated or is_chat),
             shorten=settings.shorten,
             deadline=deadline,
             number=number,

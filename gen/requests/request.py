@@ -11,6 +11,7 @@ from gen.constraints.constraint import Constraint, Walker
 from gen.constraints.host_engine import Grammar
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.models.base import Inputs
+from gen.requests.images import Illustrated
 from gen.requests.processors import LogitsProcessor
 from gen.requests.settings import Stop
 from gen.samplers.base import Sampler
@@ -57,7 +58,7 @@ class Request:
         eos_token_ids: tokens that end a text.
         stop_token_ids: those of eos_token_ids that the caller gave and the model does not have.
         bad_words: sequences of token ids that a text must not contain.
-        inputs: the model's inputs for the prompt's images.
+        illustrated: the prompt as it came with its images; None without images.
         logits_processors: the user's own, run before the sampler.
         top_logprobs: how many of the model's likeliest tokens to give with each token; None leaves out even the token's
             own log-probability in the model's distribution.
@@ -92,7 +93,7 @@ class Request:
     eos_token_ids: tuple[int, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
     bad_words: tuple[tuple[int, ...], ...] = ()
-    inputs: Inputs = field(default_factory=dict)
+    illustrated: Illustrated | None = None
     logits_processors: tuple[LogitsProcessor, ...] = ()
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -114,6 +115,11 @@ class Request:
     number: int = 0
     sample: int = 0
     write_receipt: Callable[..., Receipt] | None = None
+
+    @property
+    def inputs(self) -> Inputs:
+        """The model's inputs for the prompt's images; empty without images."""
+        return {} if self.illustrated is None else self.illustrated.inputs
 
     @property
     def ends(self) -> tuple[int, ...]:

@@ -67,10 +67,10 @@ def read_pairs(
     try:
         if is_chat and continuations is not None:
             kwargs = switched(model.tokenizer, kwargs, False)
-        context, inputs = read_one_prompt(model, number, prompt, (), chat=chat, template_kwargs=kwargs)
+        context, illustrated = read_one_prompt(model, number, prompt, (), chat=chat, template_kwargs=kwargs)
     except ArgumentError as error:
         raise ArgumentError(f"prompt {number}: {error}") from error
-    if inputs:
+    if illustrated:
         raise ArgumentError(f"prompt {number} has images; scores are of texts alone.")
     written = text_of(model.tokenizer, prompt, chat=chat, template_kwargs=kwargs)
     text, encode = written or (None, model.tokenizer.encode_plain)

@@ -7,11 +7,13 @@ import math
 import pickle
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pydantic import BaseModel, field_validator
 
 import gen
 from gen.receipts.reading import changes, read_receipt
@@ -143,3 +145,42 @@ def test_what_is_no_receipt(demo: Any, tmp_path: Path) -> None:
     ):
         with pytest.raises(gen.ArgumentError, match=message):
             read_receipt(demo, gen.Receipt.read(given))
+
+
+def test_texts_that_are_no_values_and_those_that_did_not_end_have_receipts(demo: Any) -> None:
+    """The text of an error is verified as it ended; one that was stopped from outside, as a beginning."""
+    with pytest.raises(gen.IncompleteError) as cut:
+        completion(demo, dict[str, int], max_new_tokens=9, shorten=False)
+    with pytest.raises(gen.IncompleteError) as stopped:
+        completion(demo, gen.regex("[a-z ]{30}"), max_new_tokens=40, stop=" ", shorten=False)
+    with pytest.raises(gen.ValueRefusedError) as refused:
+        completion(demo, Refusing)
+    errors = [one.value.completion for one in (cut, stopped, refused)]
+    assert [one.finish_reason for one in errors] == ["length", "stop", "eos"]
+    late = completion(demo, max_new_tokens=900, eos_token_id=[], max_time=0.2)
+    stream = gen.stream(demo, PROMPT, seed=3, max_new_tokens=100, eos_token_id=[])
+    next(stream)
+    with pytest.raises(gen.ArgumentError, match="has not ended"):
+        _ = stream.so_far().receipt
+    stream.close()
+    with gen.Engine(demo, rows=1) as engine:
+        growing = engine.submit(PROMPT, seed=3, max_new_tokens=900, eos_token_id=[])
+        next(growing)
+        growing.close()
+        begun = growing.so_far()
+    beginnings = [late, stream.so_far(), begun]
+    assert [one.finish_reason for one in beginnings] == ["timeout", "cancelled", "cancelled"]
+    receipts = [one.receipt for one in [*errors, *beginnings]]
+    assert all(one.token_ids for one in receipts)
+    assert [one.kind for one in gen.verify(demo, receipts)] == ["equal"] * 6
+    wrong = [replace(one, token_ids=[5, *one.token_ids[1:]]) for one in receipts]
+    assert [(one.kind, one.at) for one in gen.verify(demo, wrong)] == [("different", 0)] * 6
+
+
+class Refusing(BaseModel):
+    a: bool
+
+    @field_validator("a")
+    @classmethod
+    def refuse(cls, value: bool) -> bool:
+        raise ValueError("never")

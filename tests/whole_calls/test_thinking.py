@@ -3,6 +3,7 @@
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,9 @@ WRITTEN = {
     "SmolLM3": "<think>\nHm.</think>\n",
 }
 ENDINGS = {"Qwen3": "\n</think>\n\n", "DeepSeek-R1": "\n</think>\n\n", "Mistral": "[/THINK]", "SmolLM3": "\n</think>\n"}
+
+
+WORD = gen.grammar('start: "(" start ")" start | /[a-z]{1,4}/')
 
 
 def with_template(model: Any, form: str) -> Any:
@@ -87,6 +91,33 @@ def test_a_model_may_leave_out_its_thought_unless_it_must_think(form: str) -> No
         made = gen.generate(random_model, "x", int, chat=True, thinking=True, details=True, seed=seed, shorten=True)
         assert made.reasoning is not None
         assert made.reasoning_tokens > 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", [None, int, City, WORD], ids=["text", "int", "City", "host engine"])
+def test_recorded_texts_with_thoughts_are_verified(form: str, kind: Any) -> None:
+    """The bound of a thought is a setting: with another one, a text is verified as far as making it anew shows."""
+    model = tiny(form)
+    settings: dict[str, Any] = {
+        "max_new_tokens": 30,
+        "shorten": True,
+        "details": True,
+        "chat": True,
+        "eos_token_id": [],
+    }
+    thinking: list[Any] = [True, 5, 9, True, None]
+    made: Any = gen.generate(model, ["x"] * 5, kind, thinking=thinking, seed=[1, 2, 3, 4, 5], **settings)
+    begun = form == "DeepSeek-R1"  # else the model thinks where it must
+    assert sum(one.reasoning_tokens > 2 for one in made) >= (5 if begun else 2)
+    assert any(one.reasoning_cut for one in made) or not begun
+    receipts = [one.receipt for one in made]
+    assert [one.kind for one in gen.verify(model, receipts)] == ["equal"] * 5
+    for bound, receipt, old in list(zip(thinking, receipts, made, strict=True))[1:3]:
+        anew: Any = gen.generate(model, "x", kind, thinking=bound + 3, seed=receipt.seed, **settings)
+        found = gen.verify(model, replace(receipt, settings=anew.receipt.settings))
+        pairs = zip([*anew.token_ids, None], [*old.token_ids, None], strict=False)
+        parts = next((at for at, (new, recorded) in enumerate(pairs) if new != recorded), None)
+        assert (found.kind, found.at) == ("equal" if parts is None else "different", parts)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -102,6 +102,12 @@ class ThoughtAutomaton(TokenAutomaton):
             return state
         return int(self.jumps[state, int(made >= most)])
 
+    def next_state(self, state: int, token_id: int) -> int:
+        """As `TokenAutomaton.next_state`; where anything may come, a token that spells nothing changes nothing."""
+        if self.free and not self.vocabulary.tokens[token_id]:
+            return state
+        return super().next_state(state, token_id)
+
     def accepts(self, text: bytes) -> bool:
         """Whether a text is an answer."""
         return self._answer is None or self._answer.accepts(text)
@@ -337,7 +343,7 @@ class ThoughtWalker(DeviceWalker):
         if self._thinks:
             self.begins = made + (before > automaton.entries)
         self._made += 1
-        if automaton.free and (not before or not automaton.vocabulary.tokens[token_id]):
+        if automaton.free and not before:
             return True
         self.state = automaton.next_state(before, token_id)
         return automaton.free or self.state != 0

@@ -151,8 +151,8 @@ def _read_beginning(
         following = [prompt + more for more in ("", *_MORE)]
     found: list[int] | None = None
     for one in following or [prompt]:
-        token_ids, inputs = read_one_prompt(model, 0, one, (), chat=False, template_kwargs=template_kwargs)
-        if inputs:
+        token_ids, illustrated = read_one_prompt(model, 0, one, (), chat=False, template_kwargs=template_kwargs)
+        if illustrated:
             raise ArgumentError("a prefix has no images: prompts that have any are read as a whole.")
         found = token_ids if found is None else found[: common(found, token_ids)]
     if not found:

@@ -25,15 +25,11 @@ def valued(request: Request, completion: Completion, rank: int = 0) -> Completio
         IncompleteError: the text is no whole value, its limit has shaped it, or max_time was over.
         ValueRefusedError: the text is whole, and its type refuses the value.
     """
-    write = request.write_receipt
-    return _valued(request, completion).written_by(write and partial(write, request, rank=rank))
-
-
-def _valued(request: Request, completion: Completion) -> Completion:
     constraint = request.constraint
     if constraint is None:
-        return completion
-    name, bare = f"prompt {request.number}", replace(completion, value=None, engine=constraint.engine)
+        return receipted(request, completion, rank)
+    name = f"prompt {request.number}"
+    bare = receipted(request, replace(completion, value=None, engine=constraint.engine), rank)
     text, limited = show(completion.text, 200), completion.finish_reason == "length"
     late = completion.finish_reason == "timeout"
     more = f"{_MORE[request.bound]}, or a type whose strings and lists have bounds"
@@ -51,7 +47,7 @@ def _valued(request: Request, completion: Completion) -> Completion:
             bare,
         )
     try:
-        made = replace(bare, value=constraint.value(found))
+        made = receipted(request, replace(bare, value=constraint.value(found)), rank)
     except Exception as error:  # validators are the user's code
         from pydantic_core import ValidationError  # calls without types do not need it
 
@@ -78,3 +74,9 @@ def _valued(request: Request, completion: Completion) -> Completion:
             made,
         )
     return made
+
+
+def receipted(request: Request, completion: Completion, rank: int = 0) -> Completion:
+    """The completion, with what writes its receipt; the rank is as for `valued`."""
+    write = request.write_receipt
+    return completion.written_by(write and partial(write, request, rank=rank))

@@ -70,8 +70,8 @@ class HalfLayout:
         packed = self._packed_inputs
         made: Tensor = self._multiply(states[..., :packed], self._packed)
         if self._rest is not None:
-            rows, rest = made.view(-1, made.shape[-1]), states[..., packed:].reshape(-1, self._rest.shape[0])
-            made = torch.addmm(rows, rest, self._rest).view(made.shape)
+            rest = states[..., packed:].reshape(-1, self._rest.shape[0])
+            made.view(-1, made.shape[-1]).addmm_(rest, self._rest)
         return made if bias is None else made.add_(bias)
 
     def unpacked(self) -> Tensor:

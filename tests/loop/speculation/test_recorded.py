@@ -107,6 +107,10 @@ def test_every_function_takes_a_draft(model: TransformersModel) -> None:
     assert "".join(stream) == plain.text and stream.completion().accepted > 75
     again = asyncio.run(gen.agenerate(model, PROMPT, details=True, draft=plain.text, **settings))
     assert again == replace(plain, logprobs=again.logprobs, score=again.score) and again.accepted > 75
+    pairs = dict(gen.generate_iter(model, ["A", PROMPT], draft=[None, plain], rows=1, details=True, **settings))
+    assert pairs[1].token_ids == plain.token_ids and pairs[1].accepted > 75
+    with pytest.raises(ArgumentError, match="one draft or None for each prompt"):
+        gen.generate_iter(model, [PROMPT], draft=plain.text)
     with gen.Engine(model, rows=2) as engine:
         found = engine.submit(PROMPT, draft=plain.receipt, **settings).completion()
     assert found.token_ids == plain.token_ids and found.accepted > 75

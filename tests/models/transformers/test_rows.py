@@ -29,6 +29,7 @@ from gen.models.transformers.aligned_rows import AlignedRows
 from gen.models.transformers.layer_state import LayerState, Place, Side, side_by_side
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
+from gen.requests.images import Illustrated
 from gen.requests.request import Request
 from gen.samplers import Sampler
 from gen.stages.penalties import PenaltyStage
@@ -157,7 +158,9 @@ def ran(
                 sampler=sampler or gen.samplers.greedy(),
                 seeds=(0,),
                 limit=limit,
-                inputs=inputs[number] if inputs else {},
+                illustrated=Illustrated(text="", images=(), add_special_tokens=True, inputs=inputs[number])
+                if inputs
+                else None,
                 number=number,
             ),
         )

@@ -1,6 +1,7 @@
 """Vision-language models: greedy texts equal transformers' own for two families; refusals come before any work."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -327,3 +328,42 @@ def test_the_doctor_finds_nothing_amiss_with_a_split_vision_model() -> None:
     assert not diagnosis.problems
     assert diagnosis.as_dict()["placement"]["vision_device"] == "cuda:1"
     assert "input cuda:0, vision cuda:1, logits" in str(diagnosis)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_recorded_texts_of_prompts_with_images_are_verified(family: str, tmp_path: Path) -> None:
+    """With the images in the receipts; another picture makes another text, from the token on that a call makes."""
+    model = adapter(family)
+    settings: dict[str, Any] = {"sampler": gen.samplers.multinomial(temperature=0.7), "max_new_tokens": 12}
+    seeds = [5, 6, 7][: len(PICTURES)]
+    made = gen.generate(model, prompts(family), images=PICTURES, seed=seeds, details=True, **settings)
+    gen.Receipt.dump([one.receipt for one in made], tmp_path / "receipts")
+    receipts = gen.Receipt.load(tmp_path / "receipts")
+    plain = gen.generate(model, "no picture", seed=1, details=True, **settings).receipt
+    assert plain.images is None
+    assert [one.kind for one in gen.verify(model, [*receipts, plain])] == ["equal"] * (len(receipts) + 1)
+    number = next(number for number, images in enumerate(PICTURES) if len(images) == 1)
+    prompt, other = prompts(family)[number], picture(99)
+    new = gen.generate(model, prompt, images=[other], seed=seeds[number], details=True, **settings)
+    found = gen.verify(model, replace(receipts[number], images=new.receipt.images))
+    same = [a == b for a, b in zip(new.token_ids, receipts[number].token_ids, strict=True)]
+    assert (found.kind, found.at) == ("different", same.index(False))
+
+
+def test_images_that_cannot_be_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = gen.generate(adapter("llava"), "<image>", images=[picture(1)], max_new_tokens=2, details=True)
+    receipt = made.receipt
+    pictures: Any = receipt.images
+    monkeypatch.setattr("gen.receipts.writing.MOST_PIXELS", 100)
+    with pytest.raises(gen.ArgumentError, match="no receipt: an image of 320 pixels, more than 100"):
+        _ = made.receipt
+    with pytest.raises(gen.ArgumentError, match="receipt 0: its prompt has images, and this model reads none"):
+        gen.verify(gen.from_transformers(tiny_model(), byte_tokenizer()), replace(receipt, prompt_ids=[1, 2]))
+    for images, message in (
+        ({**pictures, "images": ["/etc/passwd"]}, "paths and file: URLs are not read"),
+        ({**pictures, "text": "<image> <image>"}, "places for images: 2, images: 1"),
+        ({**pictures, "text": "A cat: <image>"}, "others than the 4 that the text came after"),
+        ({"text": "<image>"}, "not whole"),
+    ):
+        with pytest.raises(gen.ArgumentError, match=message):
+            gen.verify(adapter("llava"), replace(receipt, images=images))
