@@ -1,11 +1,12 @@
 """What verifying recorded texts takes, over what making them takes; and how often its verdict is wrong.
 
     python -m benchmarks.receipts --model models/SmolLM2-135M-Instruct
+    python -m benchmarks.receipts --model models/SmolLM2-135M-Instruct --rounds 0 --texts 32
     python -m benchmarks.receipts --verdicts 2000
     python -m benchmarks.receipts --unchanged 500
 
-Times are CPU seconds of one thread, in which making and verifying take turns: one text of 200 tokens, and 100 texts of
-100 tokens, made one by one and in 32 rows.
+Times are CPU seconds of one thread, in which making and verifying take turns: one text of 200 tokens in `--rounds`, and
+`--texts` of 100 tokens, made one by one and in 32 rows; 0 leaves one out.
 
 `--verdicts` changes one token, one setting or one weight of random receipts of the demo model, in float32, and makes
 each text anew: a verdict is wrong if it is "equal" and the new text is another one, or "different" and it is the same.
@@ -31,7 +32,7 @@ from gen.loop.options import Options
 from gen.loop.runner import run_all
 from gen.receipts.reading import read_receipt
 
-TOKENS, TEXTS, OF_MANY = 200, 100, 100
+TOKENS, OF_MANY = 200, 100
 SAMPLERS = gen.samplers
 TYPES = (
     dict[str, int],
@@ -39,6 +40,7 @@ TYPES = (
     gen.regex("[a-z ]{5,30}[.]"),
     gen.grammar('start: "(" start ")" start | /[a-z]{1,4}/'),
 )
+DRAWS = {"greedy": SAMPLERS.greedy(), "top-k, top-p": SAMPLERS.multinomial(temperature=0.9, top_k=50, top_p=0.9)}
 WORDS = ("Once upon a time", "def main():", "The list of", "A letter to", "In the year", "{", "Dear", "x")
 
 
@@ -48,11 +50,10 @@ def made(model: Any, prompts: list[str], seeds: Sequence[int], **settings: Any) 
     return [one.receipt for one in found]
 
 
-def measure(model: Any, rounds: int) -> list[dict[str, Any]]:
-    """CPU seconds of making and verifying."""
-    samplers = {"greedy": SAMPLERS.greedy(), "top-k, top-p": SAMPLERS.multinomial(temperature=0.9, top_k=50, top_p=0.9)}
+def measure_one(model: Any, rounds: int) -> list[dict[str, Any]]:
+    """CPU seconds of making and verifying one text; the first round does not count."""
     rows = []
-    for name, sampler in samplers.items():
+    for name, sampler in DRAWS.items():
         making, verifying = list[float](), list[float]()
         for number in range(rounds + 1):
             begin = process_time()
@@ -70,30 +71,30 @@ def measure(model: Any, rounds: int) -> list[dict[str, Any]]:
             verifying.append(process_time() - between)
             assert kinds == {"equal": 1}, kinds
         rows.append(told("one text", name, making[1:], verifying[1:]))
-    many = [f"{WORDS[number % 8]} {number}" for number in range(TEXTS)]
-    sampler = samplers["top-k, top-p"]
+    return rows
+
+
+def measure_many(model: Any, texts: int, rounds: int) -> list[dict[str, Any]]:
+    """CPU seconds of making texts one by one and in 32 rows, and of verifying them together."""
+    prompts = [f"{WORDS[number % 8]} {number}" for number in range(texts)]
+    name, sampler = [*DRAWS.items()][-1]
+    gen.verify(model, made(model, prompts[:1], [0], max_new_tokens=2))  # which makes the digest of the weights
     each, together, verifying = list[float](), list[float](), list[float]()
-    for _ in range(max(1, rounds // 3)):
-        begin = process_time()
-        receipts = [
-            one
-            for number, prompt in enumerate(many)
-            for one in made(model, [prompt], [number], sampler=sampler, max_new_tokens=OF_MANY, speculate=False)
-        ]
-        each.append(process_time() - begin)
-        begin = process_time()
-        for first in range(0, TEXTS, 32):
-            part = many[first : first + 32]
-            seeds = range(first, first + len(part))
-            made(model, part, seeds, sampler=sampler, max_new_tokens=OF_MANY, speculate=False)
-        together.append(process_time() - begin)
+    for _ in range(rounds):
+        receipts = list[gen.Receipt]()
+        for size, taken in ((1, each), (32, together)):
+            begin, receipts = process_time(), []
+            for first in range(0, texts, size):
+                part = prompts[first : first + size]
+                seeds = range(first, first + len(part))
+                receipts += made(model, part, seeds, sampler=sampler, max_new_tokens=OF_MANY, speculate=False)
+            taken.append(process_time() - begin)
         begin = process_time()
         kinds = Counter(one.kind for one in gen.verify(model, receipts))
         verifying.append(process_time() - begin)
         assert kinds["different"] == 0, kinds
-    rows.append(told(f"{TEXTS} texts, made one by one", "top-k, top-p", each, verifying))
-    rows.append(told(f"{TEXTS} texts, made in 32 rows", "top-k, top-p", together, verifying))
-    return rows
+    ways = {"one by one": each, "in 32 rows": together}
+    return [told(f"{texts} texts, made {way}", name, taken, verifying) for way, taken in ways.items()]
 
 
 def told(what: str, sampler: str, making: list[float], verifying: list[float]) -> dict[str, Any]:
@@ -229,6 +230,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="demo")
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--texts", type=int, default=100)
     parser.add_argument("--verdicts", type=int)
     parser.add_argument("--unchanged", type=int)
     parser.add_argument("--json", type=Path)
@@ -240,7 +242,10 @@ def main() -> None:
     elif asked.unchanged:
         found["unchanged"] = unchanged(gen.load(asked.model, device="cpu", dtype="bfloat16"), asked.unchanged)
     else:
-        found["times"] = measure(gen.load(asked.model, device="cpu"), asked.rounds)
+        model, rounds = gen.load(asked.model, device="cpu"), asked.rounds
+        found["times"] = measure_one(model, rounds) if rounds else []
+        if asked.texts:
+            found["times"] += measure_many(model, asked.texts, max(1, rounds // 3))
     print(json.dumps({name: value for name, value in found.items() if name not in ("machine", "times")}, indent=1))
     if asked.json is not None:
         write_json(asked.json, found)

@@ -16,6 +16,7 @@ import argparse
 import json
 import resource
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -41,7 +42,7 @@ PLACES = ("Norway", "Peru", "Japan", "Kenya", "Canada", "India", "Spain", "Egypt
 SAMPLERS = {"greedy": gen.samplers.greedy(), "temperature 0.8": gen.samplers.multinomial(temperature=0.8, top_p=0.95)}
 
 
-def measure(model: Any, rounds: int) -> list[dict[str, Any]]:
+def measure(model: Any, prompts: Sequence[str], rounds: int) -> list[dict[str, Any]]:
     """The time with each draft, over that without one, by sampler: medians over prompts and rounds."""
     found = []
     for name, sampler in SAMPLERS.items():
@@ -61,10 +62,10 @@ def measure(model: Any, rounds: int) -> list[dict[str, Any]]:
             )
             return made, thread_time() - begin
 
-        texts = [make(prompt)[0] for prompt in PROMPTS]
+        texts = [make(prompt)[0] for prompt in prompts]
         random = Random(0)
         ratios: dict[str, list[float]] = {}
-        for number, prompt in list(enumerate(PROMPTS)) * rounds:
+        for number, prompt in list(enumerate(prompts)) * rounds:
             text = texts[number]
             junk = random.choices(range(1000, model.tokenizer.vocab_size), k=NEW)
             drafts = {
@@ -131,6 +132,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="models/SmolLM2-135M-Instruct")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--prompts", type=int, nargs=2, default=[0, len(PROMPTS)], help="the first, and the one after")
     parser.add_argument("--job", type=int, nargs="*", default=[])
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -138,7 +140,8 @@ def main() -> None:
     if given.job:
         found = [measure_job(given.model, rows) for rows in given.job]
     else:
-        found = measure(gen.load(given.model, device="cpu", dtype="float32"), given.rounds)
+        prompts = PROMPTS[slice(*given.prompts)]
+        found = measure(gen.load(given.model, device="cpu", dtype="float32"), prompts, given.rounds)
     told = {"machine": machine(), "results": found}
     if given.json:
         write_json(given.json, told)
