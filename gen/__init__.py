@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # "x as x" says that a name is for users; `_HOMES` has the sa
     )
     from gen.constraints.compiling import compile as compile
     from gen.constraints.constraint import Constraint as Constraint
+    from gen.constraints.describing import describe as describe
     from gen.constraints.output_types import (
         choice as choice,
         either as either,
@@ -77,6 +78,7 @@ _HOMES = {
     "api": ["agenerate", "astream", "generate", "stream"],
     "constraints.compiling": ["compile"],
     "constraints.constraint": ["Constraint"],
+    "constraints.describing": ["describe"],
     "constraints.output_types": [
         "choice",
         "either",

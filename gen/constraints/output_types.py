@@ -16,7 +16,7 @@ from gen.errors import ConstraintError, show
 if TYPE_CHECKING:
     from gen.constraints.schema.writing.writer import Layout
 
-Whitespace = Literal["line", "compact", "indent"]
+Whitespace = Literal["line", "compact", "indent", "model"]
 
 
 REFUSED = "x-gen-refused"
@@ -77,6 +77,8 @@ class JsonSchema(_Annotation):
     closed: bool
     whitespace: "Whitespace | Layout"
     ecma: bool = True
+    required: Literal["all"] | None = None
+    python_type: Any = None
 
 
 @dataclass(frozen=True)
@@ -220,28 +222,41 @@ def choice(options: Iterable[Any]) -> Choice:
 
 
 def json_schema(
-    schema: Mapping[str, Any] | bool | str, *, closed: bool = True, whitespace: Whitespace = "line"
+    schema: Any, *, closed: bool = True, whitespace: Whitespace = "line", required: Literal["all"] | None = None
 ) -> JsonSchema:
-    """JSON that meets a schema; the value is the parsed JSON.
+    """JSON that meets a schema, or that of a Python type; the value is the parsed JSON, or the type's.
 
     Args:
-        schema: a JSON Schema, as a dict or as a text.
+        schema: a JSON Schema, as a dict or as a text; or a class, or another type such as list[int]. The text of a type
+            is JSON in all cases, so that a date has quotes.
         closed: whether objects with `properties` or `patternProperties` have only those, unless `additionalProperties`
             is written; values of any type then nest at most four deep. False is the specification's reading.
         whitespace: "line" is that of `json.dumps`, ", " and ": "; "compact" has none; "indent" is that of
-            `json.dumps(indent=2)`.
+            `json.dumps(indent=2)`. "model" is any of the three: the model chooses one at the first place where they
+            differ, and the text keeps to it. This needs the device engine.
+        required: "all" asks for all fields of a type, also those with a default, which a small model likes to leave
+            out. None asks for those that the type requires.
     Raises:
-        ConstraintError: it is no JSON Schema.
+        ConstraintError: it is no JSON Schema, or no type that has one.
     """
     check_flag("closed", closed)
-    if not isinstance(whitespace, str) or whitespace not in ("line", "compact", "indent"):
-        raise ConstraintError(f'whitespace must be "line", "compact" or "indent", got {show(whitespace)}')
+    if not isinstance(whitespace, str) or whitespace not in ("line", "compact", "indent", "model"):
+        raise ConstraintError(f'whitespace must be "line", "compact", "indent" or "model", got {show(whitespace)}')
+    if required is not None and required != "all":
+        raise ConstraintError(f'required must be "all" or None, got {show(required)}')
+    if isinstance(schema, type) or get_origin(schema) is not None:
+        from gen.constraints.python_types import schema_of  # only those who ask for types need pydantic
+
+        text = json.dumps(schema_of(schema, required=required)[0], ensure_ascii=False)
+        return JsonSchema(text, closed, whitespace, ecma=False, required=required, python_type=schema)
+    if required:
+        raise ConstraintError(
+            f'required="all" is for types; a JSON Schema says itself what is required, got {show(schema)}'
+        )
     try:
         text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False, allow_nan=False)
         parsed = json.loads(text, parse_constant=_no_constant)
     except (TypeError, ValueError, RecursionError) as error:
-        if isinstance(schema, type) or get_origin(schema) is not None:
-            raise _no_schema(schema, "; give a type as it is, without json_schema") from error
         raise ConstraintError(f"{show(schema)} is no JSON: {error}") from error
     if not isinstance(parsed, dict | bool) or not isinstance(schema, Mapping | bool | str):
         raise _no_schema(schema)
@@ -349,8 +364,8 @@ def _text_of(option: Any) -> str:
     return text
 
 
-def _no_schema(given: object, hint: str = "") -> ConstraintError:
-    return ConstraintError(f"a JSON Schema must be a dict, or its text, got {show(given)}{hint}")
+def _no_schema(given: object) -> ConstraintError:
+    return ConstraintError(f"a JSON Schema must be a dict, or its text, got {show(given)}")
 
 
 def _no_constant(name: str) -> Any:

@@ -60,8 +60,13 @@ def read_plan(output_type: Any) -> Plan:
     if isinstance(output_type, Text):
         asked = output_type.without, output_type.max_chars
         return _plan(("any text", *asked), partial(text_table, *asked), partial(text_grammar, *asked), str)
-    if isinstance(output_type, JsonSchema):
+    if isinstance(output_type, JsonSchema) and output_type.python_type is None:
         return _json_plan(output_type, json.loads)
+    if isinstance(output_type, JsonSchema):
+        from pydantic import TypeAdapter  # only those who ask for types need pydantic
+
+        python_type = output_type.python_type
+        return replace(_json_plan(output_type, TypeAdapter(python_type).validate_json), python_type=python_type)
     if not isinstance(output_type, type) and isinstance(getattr(output_type, "pattern", None), str):
         pattern = _pattern_of(output_type)
         return _plan(("regex", pattern), partial(regex_table, pattern), partial(regex_grammar, pattern), str)

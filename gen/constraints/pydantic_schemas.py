@@ -230,3 +230,25 @@ class PydanticSchemas(GenerateJsonSchema):
         if schema.get("tz_constraint") not in (None, "aware"):
             names.append("tz_constraint")
         return ({**made, **alone(f"{names[0]} of a {schema['type']}")} if names else made), bounds
+
+
+
+class AllRequired(PydanticSchemas):
+    """The same, where fields with defaults must be there too."""
+
+    def field_is_required(self, field: Any, total: bool) -> bool:
+        """All fields are."""
+        return True
+
+    def named_tuple_schema(self, schema: Any) -> Any:
+        """A named tuple, in newer versions."""
+        return _whole(super().named_tuple_schema(schema))
+
+    def p_arguments_schema(self, arguments: Any, var_args_schema: Any) -> Any:
+        """The fields of a named tuple, in older versions."""
+        return _whole(super().p_arguments_schema(arguments, var_args_schema))
+
+
+def _whole(made: Any) -> Any:
+    """The JSON schema of a tuple that has all of its places."""
+    return {**made, "minItems": len(made["prefixItems"])} if "prefixItems" in made else made

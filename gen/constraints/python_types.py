@@ -5,13 +5,13 @@ whole numbers), and refused if it cannot (a duration's bounds), so that a whole 
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
 from gen.constraints import pydantic_spelling
 from gen.constraints.output_types import REFUSED
-from gen.constraints.pydantic_schemas import CONVERTED, UNREAD, PydanticSchemas, alone
+from gen.constraints.pydantic_schemas import CONVERTED, UNREAD, AllRequired, PydanticSchemas, alone
 from gen.constraints.schema.references import schemas_in
 from gen.errors import ConstraintError, show
 
@@ -30,15 +30,17 @@ _LOOKING_ELSEWHERE = {
 """Functions of pydantic's that look at more than the text: a model's text must not import a module, say."""
 
 
-def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
+def schema_of(output_type: Any, *, required: Literal["all"] | None = None) -> tuple[dict[str, Any], TypeAdapter[Any]]:
     """A type's JSON schema, and the adapter that reads a text as its value.
 
+    Args:
+        required: see `gen.json_schema`.
     Raises:
         ConstraintError: it is no type that pydantic knows, or one that JSON Schema cannot describe.
     """
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(output_type)
-        schema = adapter.json_schema(schema_generator=PydanticSchemas)
+        schema = adapter.json_schema(schema_generator=AllRequired if required else PydanticSchemas)
     except Exception as error:  # pydantic raises many kinds, and calls methods of the user's
         lines = str(error).splitlines() or [type(error).__name__]
         reason = " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:200]

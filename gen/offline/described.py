@@ -114,6 +114,8 @@ def made_type(described: Described | None) -> Any:
             return gen.grammar(lark)
         case "json_schema", schema:
             return gen.json_schema(schema, **described.get("settings", {}))
+        case "json_schema_of", of:
+            return gen.json_schema(made_type(of), **described["settings"])
         case "string", text:
             return text
         case "text", settings:
@@ -147,6 +149,9 @@ def _describe_text(output_type: Any) -> Described:
             return {"grammar": given["lark"]}
         case "JsonSchema":
             settings = {name: given[name] for name in ("closed", "whitespace")}
+            if given["python_type"] is not None:
+                settings["required"] = given["required"]
+                return {"json_schema_of": describe_type(given["python_type"]), "settings": settings}
             return {"json_schema": given["schema"], "settings": settings}
         case "Text":
             return {"text": given}

@@ -205,6 +205,30 @@ def test_pydantic_reads_every_text_of_a_type(output_type: Any) -> None:
         plan.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("output_type", "names"),
+    [
+        (Owner, ["full name", "born", "pets", "level", "home", "notes"]),
+        (Point, ["x", "y", "tags"]),
+        (Partial, ["name", "when"]),
+        (Pair, [0, 1]),
+    ],
+)
+def test_with_all_fields_required_every_text_has_them_and_is_a_value(output_type: Any, names: list[Any]) -> None:
+    def found(asked: Any) -> list[list[Any]]:
+        plan = read_plan(asked)
+        assert plan.table is not None
+        values = []
+        for text in random_texts(plan.table(), 60):
+            assert plan.parse(text) == TypeAdapter(output_type).validate_json(text)
+            values.append(json.loads(text))
+        return [[*one] if isinstance(one, dict) else [*range(len(one))] for one in values]
+
+    assert found(output_type).count(names) < 60
+    for whitespace in ("line", "compact", "indent"):
+        assert found(gen.json_schema(output_type, required="all", whitespace=whitespace)) == [names] * 60
+
+
 def test_pydantic_reads_every_text_of_every_type_that_it_and_typing_export() -> None:
     """Each type that compiles is tried bare and with Any as its arguments."""
     taken = []

@@ -50,6 +50,7 @@ def again(described: Any) -> Any:
         *(gen.regex(r"\d+"), gen.choice(["a", 1, None]), gen.grammar('start: "a"')),
         gen.sequence("a", gen.text(without=["</t>"], max_chars=9), gen.repeat(gen.either("b", Person), ", ", 1, 3)),
         *(gen.json_schema({"type": "integer"}, whitespace="compact"), gen.json_schema("true", closed=False)),
+        *(gen.json_schema(Person, required="all"), gen.json_schema(list[Person], whitespace="indent")),
     ],
 )
 def test_a_type_comes_out_as_it_went_in(output_type: Any) -> None:

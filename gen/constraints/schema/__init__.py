@@ -18,7 +18,7 @@ from gen.constraints.schema.writing.writer import LAYOUTS, Layout, Place, Writer
 
 __all__ = ["Whitespace", "property_types", "schema_grammar", "schema_table", "string_grammar", "string_table"]
 
-Whitespace = Literal["line", "compact", "indent"]
+Whitespace = Literal["line", "compact", "indent", "model"]
 _GRAMMAR_WORK = 5 * MOST_WORK
 _DEPTHS = (4, 3, 2)  # how deep values of any type nest: the first that the states have room for
 _ROOM = 8_000  # states before determinising, for more than the last of these
@@ -30,8 +30,8 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace | Layout, 
     Args:
         schema: a JSON schema as Python values.
         closed: objects have only the properties they list unless `additionalProperties` is written.
-        whitespace: as `json.dumps` writes it ("line"), without any ("compact"), or indented by two ("indent"); or a
-            layout of another form.
+        whitespace: as `json.dumps` writes it ("line"), without any ("compact"), indented by two ("indent"), or as the
+            model chooses among these three ("model"); or a layout of another form.
         ecma: whether its patterns must mean the same in ECMA 262; False for those of pydantic's schemas.
     Raises:
         Unsupported: an automaton cannot say one of the keywords; the message names it with its path.
@@ -39,11 +39,12 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace | Layout, 
         Empty: no value meets the schema.
     """
     budget = Budget()
-    writer = AutomatonWriter(schema, closed, _layout(whitespace), budget, ecma)
+    layouts = [*LAYOUTS.values()] if whitespace == "model" else [_layout(whitespace)]
+    writer = AutomatonWriter(schema, closed, layouts[0], budget, ecma)
     for depth in _DEPTHS:
         budget.renew()
         try:
-            start, end = writer.write(schema, depth, MOST_NODES if depth == _DEPTHS[-1] else _ROOM)
+            start, end = writer.write(schema, depth, MOST_NODES if depth == _DEPTHS[-1] else _ROOM, layouts)
             found = table(determinise(writer.nfa, start, end, budget=budget))
             return found._replace(depth=depth if writer.free else None)
         except RecursionError:
@@ -58,6 +59,8 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace | Layout, 
 
 def schema_grammar(schema: Any, *, closed: bool, whitespace: Whitespace | Layout, ecma: bool = True) -> str:
     """The same as `schema_table`, in llguidance's Lark; values of any type nest to any depth unless indented."""
+    if whitespace == "model":
+        raise Unsupported("whitespace='model', since a terminal of one layout begins with one of another")
     writer = GrammarWriter(schema, closed, _layout(whitespace), Budget(_GRAMMAR_WORK), ecma)
     try:
         return writer.grammar(schema, Place("#", _DEPTHS[0], 0))

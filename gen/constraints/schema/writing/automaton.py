@@ -45,18 +45,24 @@ class AutomatonWriter(Writer):
         self._open: set[tuple[int, ...]] = set()
         self._copies: dict[tuple[tuple[int, ...], int, int], _Written | None] = {}
 
-    def write(self, schema: Any, depth: int, max_states: int) -> tuple[int, int]:
+    def write(self, schema: Any, depth: int, max_states: int, layouts: Sequence[Layout] = ()) -> tuple[int, int]:
         """Write all values of a schema anew; returns the first state and the last one. Raises Empty, as `value`.
 
         Args:
             depth: how deep values of any type nest.
+            layouts: in each of which the values are written; its own if there is none.
         """
         self._begin(max_states)
-        start = self.nfa.state()
-        end = self.value((schema,), start, Place("#", depth, 0))
-        if end is None:
-            raise self.no_value()
-        return start, end
+        start, ends = self.nfa.state(), []
+        for layout in layouts or [self.layout]:
+            self.layout, self._copies = layout, {}
+            end = self.value((schema,), start, Place("#", depth, 0))
+            if end is None:
+                raise self.no_value()
+            ends.append(end)
+        for end in ends[1:]:
+            self.nfa.join(end, ends[0])
+        return start, ends[0]
 
     def value(self, schemas: Sequence[Any], state: int, place: Place) -> int | None:
         """See `Writer`. Raises TooLarge for a schema that refers to itself."""

@@ -1,0 +1,209 @@
+"""An output type as a short text for a prompt: names, types, bounds, and what the fields say of themselves.
+
+Example: a class with the fields `name: str = Field(max_length=20, description="in full")` and `happy: bool` becomes
+
+    Answer with JSON of this form:
+    {
+      "name": string of at most 20 characters (in full),
+      "happy": true or false
+    }
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from gen.constraints.composing.trees import Plan
+from gen.constraints.constraint import Constraint
+from gen.constraints.output_types import Composed
+from gen.constraints.plans import read_plan
+from gen.errors import ArgumentError, ConstraintError, show
+from gen.tools.calls import ToolCallsType
+
+Form = Literal["schema", "example"]
+
+_SCALARS = {"integer": "whole number", "number": "number", "boolean": "true or false", "null": "null"}
+_FORMATS = {
+    "date": ("date", "2024-05-31"),
+    "date-time": ("date and time", "2024-05-31T12:00:00Z"),
+    "time": ("time", "12:00:00Z"),
+    "duration": ("duration", "P1D"),
+    "uuid": ("UUID", "00000000-0000-4000-8000-000000000000"),
+    "email": ("email address", "ada@example.org"),
+    "ipv4": ("IPv4 address", "192.0.2.1"),
+    "ipv6": ("IPv6 address", "2001:db8::1"),
+}
+
+
+def describe(output_type: Any, form: Form = "schema") -> str:
+    """A short text of an output type, for a prompt: the model then knows the names and bounds that it is held to.
+
+    Args:
+        output_type: as for `gen.generate`, but no type that is made of others.
+        form: "schema" says of each value what it may be, with bounds and the descriptions of `Field`; "example" shows
+            a value of the type, with descriptions in the place of strings.
+    Raises:
+        ArgumentError: there is no such form.
+        ConstraintError: it is no output type, or one that has no description.
+    """
+    if not isinstance(form, str) or form not in ("schema", "example"):
+        raise ArgumentError(f'form must be "schema" or "example", got {show(form)}')
+    if isinstance(output_type, Composed | ToolCallsType):
+        raise _undescribed(output_type)
+    plan = output_type.tree if isinstance(output_type, Constraint) else read_plan(output_type)
+    if not isinstance(plan, Plan):
+        raise _undescribed(output_type)
+    kind, *given = plan.key  # type: ignore[misc]  # the keys of plans are tuples
+    schema = {"choice": {"enum": given}, "any text": {"type": "string"}, "regex": {"pattern": given[0]}}.get(kind)
+    if kind in ("json", "text"):
+        schema = json.loads(given[0])
+    elif schema is None:
+        raise _undescribed(output_type)
+    writer = _Writer(schema)
+    plain = kind != "json"  # the text itself, without quotes
+    if form == "example":
+        example = writer.example(schema, ())
+        shown = example if plain and isinstance(example, str) else json.dumps(example, ensure_ascii=False)
+        return f"Answer as in this example:\n{shown}"
+    shown = writer.said(schema, 0, ())
+    if plain:
+        return f"Answer with one of these: {', '.join(given)}" if kind == "choice" else f"Answer with {shown}"
+    return f"Answer with JSON of this form:\n{shown}"
+
+
+def _undescribed(output_type: Any) -> ConstraintError:
+    return ConstraintError(
+        f"{show(output_type)} has no description; say in the prompt what the text is to be. gen.describe takes Python "
+        "types, JSON schemas, choices and patterns."
+    )
+
+
+class _Writer:
+    """Describes the parts of a schema; `open_` are the references that a part stands in."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+
+    def said(self, schema: Any, level: int, open_: Sequence[str]) -> str:
+        """What a value may be, in words, as it stands at a level; its own description is left to the caller."""
+        if not isinstance(schema, dict):
+            return "any value"
+        if "$ref" in schema:
+            if schema["$ref"] in open_:
+                return f"{schema['$ref'].rpartition('/')[2]} again"
+            return self.said(self._resolved(schema), level, [*open_, schema["$ref"]])
+        if (options := _options(schema)) is not None:
+            return " or ".join(json.dumps(one, ensure_ascii=False) for one in options)
+        if branches := schema.get("anyOf") or schema.get("oneOf"):
+            return " or ".join(dict.fromkeys(self.said(one, level, open_) for one in branches))
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            return " or ".join(self.said({**schema, "type": one}, level, open_) for one in kind)
+        if kind == "object" or "properties" in schema:
+            return self._object(schema, level, open_)
+        if kind == "array":
+            return self._array(schema, level, open_)
+        if kind in ("integer", "number"):
+            return _SCALARS[kind] + _range(schema)
+        if kind == "string" or "pattern" in schema or "format" in schema:
+            return _string(schema)
+        return _SCALARS.get(kind, "any value")
+
+    def _object(self, schema: Any, level: int, open_: Sequence[str]) -> str:
+        pad, lines = "  " * (level + 1), []
+        properties, required = schema.get("properties", {}), schema.get("required", ())
+        for name, part in properties.items():
+            said = self.said(part, level + 1, open_)
+            notes = [self._description(part), "" if name in required else "may be left out"]
+            told = "; ".join(filter(None, notes))
+            lines.append(f"{pad}{json.dumps(name, ensure_ascii=False)}: {said}{f' ({told})' if told else ''}")
+        others = schema.get("additionalProperties", not properties)
+        if others:
+            lines.append(f"{pad}any name: {self.said(others, level + 1, open_)}")
+        return "{\n" + ",\n".join(lines) + f"\n{'  ' * level}}}" if lines else "{}"
+
+    def _array(self, schema: Any, level: int, open_: Sequence[str]) -> str:
+        places = [self.said(part, level, open_) for part in schema.get("prefixItems", ())]
+        if places:
+            return f"[{', '.join(places)}]"
+        least, most = schema.get("minItems", 0), schema.get("maxItems")
+        count = _between(least or None, most, "items")
+        return f"list{count} of [{self.said(schema.get('items', True), level, open_)}, ...]"
+
+    def example(self, schema: Any, open_: Sequence[str]) -> Any:
+        """A value of a schema, but for what descriptions say in the place of strings."""
+        schema, name = (schema, "") if not isinstance(schema, dict) else (schema, schema.get("$ref", ""))
+        if name:
+            return None if name in open_ else self.example(self._resolved(schema), [*open_, name])
+        if not isinstance(schema, dict):
+            return "..."
+        if schema.get("examples"):
+            return schema["examples"][0]
+        if (options := _options(schema)) is not None:
+            return options[0]
+        if branches := schema.get("anyOf") or schema.get("oneOf"):
+            free = [one for one in branches if not (isinstance(one, dict) and one.get("$ref") in open_)]
+            return self.example(free[0] if free else None, open_)
+        kind = schema.get("type")
+        match kind[0] if isinstance(kind, list) else kind:
+            case "object":
+                return {name: self.example(part, open_) for name, part in schema.get("properties", {}).items()}
+            case "array":
+                places = [self.example(part, open_) for part in schema.get("prefixItems", ())]
+                return places or [self.example(schema.get("items", True), open_)] * max(1, schema.get("minItems", 1))
+            case "integer" | "number":
+                return _number(schema)
+            case "boolean":
+                return True
+            case "null":
+                return None
+        return _FORMATS.get(schema.get("format", ""), ("", self._description(schema) or "..."))[1]
+
+    def _resolved(self, schema: Any) -> Any:
+        """What a reference of pydantic's stands for; any value where it is of another form."""
+        return self._root.get("$defs", {}).get(schema["$ref"].removeprefix("#/$defs/"), True)
+
+    def _description(self, schema: Any) -> str:
+        """What a field says of itself, or its class."""
+        if not isinstance(schema, dict):
+            return ""
+        own = schema.get("description") or (self._description(self._resolved(schema)) if "$ref" in schema else "")
+        return " ".join(own.split())
+
+
+def _options(schema: Any) -> list[Any] | None:
+    return [schema["const"]] if "const" in schema else schema.get("enum")
+
+
+def _string(schema: Any) -> str:
+    known, _ = _FORMATS.get(schema.get("format", ""), ("", ""))
+    said = f"{known}, as {json.dumps(_FORMATS[schema['format']][1])}" if known else "string"
+    said += _between(schema.get("minLength"), schema.get("maxLength"), "characters")
+    return said + (f" that matches {schema['pattern']}" if "pattern" in schema and not known else "")
+
+
+def _between(least: int | None, most: int | None, what: str) -> str:
+    if least is not None and most is not None:
+        return f" of {least} {what}" if least == most else f" of {least} to {most} {what}"
+    if least is None and most is None:
+        return ""
+    return f" of at least {least} {what}" if most is None else f" of at most {most} {what}"
+
+
+_HUGE = 2**53  # larger bounds say what a float holds
+_BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+
+
+def _range(schema: Any) -> str:
+    said = [f"{words} {schema[name]}" for name, words in _BOUNDS.items() if abs(schema.get(name, _HUGE)) < _HUGE]
+    said += [f"a multiple of {schema['multipleOf']}"] if "multipleOf" in schema else []
+    return f", {' and '.join(said)}" if said else ""
+
+
+def _number(schema: Any) -> Any:
+    """The number of a range that is nearest to 1, or to the step between numbers."""
+    step = schema.get("multipleOf", 1)
+    low, high = schema.get("minimum", -_HUGE), schema.get("maximum", _HUGE)
+    low = max(-(-low // step) * step, (schema.get("exclusiveMinimum", -_HUGE) // step + 1) * step)
+    high = min(high // step * step, (-(-schema.get("exclusiveMaximum", _HUGE) // step) - 1) * step)
+    return min(max(step, low), high)

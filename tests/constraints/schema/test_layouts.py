@@ -1,0 +1,70 @@
+"""A layout of whitespace that the model chooses: any of the three, and the same one to the end of the text."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import gen
+from gen.constraints.schema import schema_table
+from tests.constraints.walks import random_texts
+from tests.helpers import ScriptedModel
+
+SCHEMAS: list[Any] = [
+    {"type": "array", "items": {"type": "integer", "maximum": 20, "minimum": 0}, "maxItems": 3},
+    {"properties": {"a": {"type": "array", "items": {"enum": ["ü", {"x": [1, 2]}, []]}}, "b": {"type": "boolean"}}},
+    {"type": "object", "patternProperties": {"^[a-c]$": {"type": "null"}}, "maxProperties": 2},
+    {"type": "integer"},
+]
+WRITTEN: dict[str, Any] = {"line": {}, "compact": {"separators": (",", ":")}, "indent": {"indent": 2}}
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_a_text_is_one_of_exactly_one_of_the_three_layouts(schema: Any) -> None:
+    """The oracle is `json.dumps`, and the tables of the three layouts."""
+    union = schema_table(schema, closed=True, whitespace="model")
+    for text in random_texts(union, 150, longest=40):
+        value = json.loads(text)
+        assert text in [json.dumps(value, ensure_ascii=False, **how) for how in WRITTEN.values()]
+    for name in WRITTEN:
+        one = schema_table(schema, closed=True, whitespace=name)  # type: ignore[arg-type]
+        for text in random_texts(one, 60, longest=40):
+            assert _reads(union, text)
+
+
+def _reads(table: Any, text: str) -> bool:
+    state = 1
+    for byte in text.encode():
+        state = int(table.next[state, table.classes[byte]])
+    return bool(table.final[state])
+
+
+class Person(BaseModel):
+    name: str
+    tags: list[int]
+
+
+@pytest.mark.parametrize("how", WRITTEN.values())
+def test_the_model_chooses_and_keeps_its_layout(how: Any) -> None:
+    wanted = Person(name="Zoë", tags=[1, 2])
+    text = json.dumps(wanted.model_dump(), ensure_ascii=False, **how)
+    model = ScriptedModel(text)
+    asked = gen.json_schema(Person, whitespace="model")
+    assert gen.compile(model, asked).engine == "device"
+    made = gen.generate(model, ["x", "y"], asked, details=True)
+    assert [(one.text, one.value) for one in made] == [(text, wanted)] * 2
+    assert "".join(gen.stream(model, "x", asked)) == text
+
+
+def test_layouts_are_not_mixed() -> None:
+    constraint = gen.compile(ScriptedModel("x"), gen.json_schema(Person, whitespace="model"))
+    assert not constraint.accepts('{"name": "a","tags": []}')
+    assert not constraint.accepts('{"name":"a", "tags":[]}')
+    assert not constraint.accepts('{\n  "name": "a", "tags": []\n}')
+
+
+def test_a_type_of_the_host_engine_has_no_such_layout() -> None:
+    schema = {"$defs": {"n": {"properties": {"next": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"}
+    with pytest.raises(gen.ConstraintError, match=r"refers to itself; nor can the host engine.*whitespace='model'"):
+        gen.compile(ScriptedModel("x"), gen.json_schema(schema, whitespace="model"))

@@ -1,0 +1,110 @@
+"""What a prompt is told of a type. Examples are values of the type, which pydantic reads."""
+
+import json
+from datetime import date
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field, TypeAdapter
+
+import gen
+from tests.helpers import ScriptedModel
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Line(BaseModel):
+    """A line of an order."""
+
+    what: str = Field(max_length=20, description="as Öl or\n  brot")
+    count: Annotated[int, Field(ge=1, le=99)]
+
+
+class Order(BaseModel):
+    name: str = Field(alias="full name", description="who orders")
+    email: str | None = None
+    due: date
+    colour: Colour
+    lines: list[Line] = Field(min_length=1, max_length=5)
+    size: tuple[int, float] = (1, 2.5)
+    notes: dict[str, bool] = {}
+
+
+class Node(BaseModel):
+    number: float = Field(gt=3, multiple_of=2)
+    next: "Node | None" = None
+
+
+ORDER = """Answer with JSON of this form:
+{
+  "full name": string (who orders),
+  "email": string or null (may be left out),
+  "due": date, as "2024-05-31",
+  "colour": "red" or "blue",
+  "lines": list of 1 to 5 items of [{
+    "what": string of at most 20 characters (as Öl or brot),
+    "count": whole number, at least 1 and at most 99
+  }, ...],
+  "size": [whole number, number] (may be left out),
+  "notes": {
+    any name: true or false
+  } (may be left out)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("output_type", "said"),
+    [
+        (Order, ORDER),
+        (gen.json_schema(Order), ORDER),
+        (gen.json_schema(Order.model_json_schema()), ORDER),
+        (
+            Node,
+            'Answer with JSON of this form:\n{\n  "number": number, above 3 and a multiple of 2,\n'
+            '  "next": Node again or null (may be left out)\n}',
+        ),
+        (Literal["a", "b c"], 'Answer with "a" or "b c"'),
+        (gen.choice(["yes", 1]), "Answer with one of these: yes, 1"),
+        (bool, "Answer with JSON of this form:\ntrue or false"),
+        (gen.regex("[a-c]+"), "Answer with string that matches [a-c]+"),
+        (gen.text(max_chars=3), "Answer with string"),
+        (date, 'Answer with date, as "2024-05-31"'),
+        (list[int], "Answer with JSON of this form:\nlist of [whole number, ...]"),
+        (gen.json_schema({"type": ["integer", "null"]}), "Answer with JSON of this form:\nwhole number or null"),
+    ],
+)
+def test_a_type_is_described_by_its_names_types_and_bounds(output_type: Any, said: str) -> None:
+    assert gen.describe(output_type) == said
+    assert gen.describe(gen.compile(ScriptedModel("x"), output_type)) == said
+
+
+@pytest.mark.parametrize(
+    "output_type", [Order, Node, bool, int, date, Colour, list[Line], Annotated[int, Field(gt=7)], dict[str, int]]
+)
+def test_an_example_is_a_value_of_the_type(output_type: Any) -> None:
+    lead, example = gen.describe(output_type, form="example").split("\n", 1)
+    assert lead == "Answer as in this example:"
+    text = json.dumps(example) if output_type in (date, Colour) else example
+    assert TypeAdapter(output_type).validate_json(text) is not None
+    if output_type is Order:
+        assert "who orders" in example and "Öl" in example
+
+
+@pytest.mark.parametrize(
+    ("output_type", "message"),
+    [
+        (gen.sequence("a", int), "has no description"),
+        (gen.tool_calls([{"name": "f", "description": "", "parameters": {}}]), "has no description"),
+        (gen.grammar('start: "a"'), "has no description"),
+        (None, "None asks for no output type"),
+    ],
+)
+def test_what_has_no_description_is_refused(output_type: Any, message: str) -> None:
+    with pytest.raises(gen.ConstraintError, match=message):
+        gen.describe(output_type)
+    with pytest.raises(gen.ArgumentError, match='form must be "schema" or "example"'):
+        gen.describe(int, form="text")  # type: ignore[arg-type]
