@@ -1,13 +1,15 @@
 """`score` and `classify`: how likely given texts are to a model."""
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from itertools import chain
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args, get_origin, overload
 
 import torch
 
 from gen.arguments import as_lists, check_flag, is_whole, read_whole
-from gen.errors import ArgumentError, show
+from gen.constraints.output_types import choice
+from gen.errors import ArgumentError, GenError, show
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.runner import run_all
@@ -45,6 +47,11 @@ class Classifying(Reading, total=False):
     sampler: Sampler | None
     seed: int | None
     normalise: Literal["none", "tokens"]
+    errors: Literal["raise", "return"]
+
+
+Option = str | int | float | Enum | None
+AnyOption = TypeVar("AnyOption", bound=Option)
 
 
 @overload
@@ -134,17 +141,22 @@ def score(
 
 @overload
 def classify(
-    model: Model, prompt: Prompt, options: Sequence[str], **given: Unpack[Classifying]
-) -> dict[str, float]: ...
+    model: Model, prompt: Prompt, options: Sequence[AnyOption] | type[AnyOption], **given: Unpack[Classifying]
+) -> dict[AnyOption, float]: ...
 @overload
 def classify(
-    model: Model, prompt: Prompts[AnyPrompt], options: Sequence[str], **given: Unpack[Classifying]
-) -> list[dict[str, float]]: ...
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    options: Sequence[AnyOption] | type[AnyOption],
+    **given: Unpack[Classifying],
+) -> list[dict[AnyOption, float]]: ...
+@overload
+def classify(model: Model, prompt: Prompt | Prompts[AnyPrompt], options: Any, **given: Unpack[Classifying]) -> Any: ...
 @isolated
 def classify(
     model: Model,
     prompt: Prompt | Prompts[AnyPrompt],
-    options: Sequence[str],
+    options: Any,
     *,
     chat: bool = False,
     chat_template_kwargs: Mapping[str, object] | None = None,
@@ -152,8 +164,9 @@ def classify(
     sampler: Sampler | None = None,
     seed: int | None = None,
     normalise: Literal["none", "tokens"] = "none",
+    errors: Literal["raise", "return"] = "raise",
     max_batch_tokens: int | None = None,
-) -> dict[str, float] | list[dict[str, float]]:
+) -> Any:
     """Say how likely each option is after a prompt, if one of them follows: the probabilities sum to 1.
 
     Each option is scored as a whole, and the prompt is read once. If the prompt's last characters and the first ones of
@@ -164,7 +177,9 @@ def classify(
     Args:
         model: from `gen.load` or another loader.
         prompt: as in `gen.score`; a list of prompts gives a list.
-        options: texts, at least one, no two with the same tokens. A text that goes on after a word begins with a space.
+        options: texts, numbers, bools, None or members of an Enum, at least one, no two with the same tokens; or a
+            Literal, an Enum or bool, for all of its values. Values are written as `gen.choice` writes them: texts as
+            they are, others as JSON. A text that goes on after a word begins with a space.
         chat: as in `gen.score`.
         chat_template_kwargs: as in `gen.score`.
         thinking: how much the model thinks about a chat before its options are compared, where the template marks
@@ -174,6 +189,8 @@ def classify(
         seed: as for `gen.generate`.
         normalise: "none" compares the options' probabilities; "tokens" compares the means of their tokens'
             log-probabilities, so that a long option is not unlikely because it is long.
+        errors: with "return", if a prompt of a list cannot be read, or its thought fails, its error takes the place of
+            its result.
         max_batch_tokens: as in `gen.score`.
     Returns:
         Each option and its probability, in the order of the options.
@@ -183,12 +200,12 @@ def classify(
     """
     if normalise not in ("none", "tokens"):
         raise ArgumentError(f'normalise must be "none" or "tokens", got {show(normalise)}')
-    if isinstance(options, str) or not isinstance(options, Sequence) or not options:
-        raise ArgumentError(f"options must be a list of texts, at least one, got {show(options)}")
-    for option in options:
-        if not isinstance(option, str) or not option:
-            raise ArgumentError(f"an option must be a text that is not empty, got {show(option)}")
+    values, texts = _read_options(options)
     given, batch = _read_prompts(model, prompt, chat=chat)
+    if errors not in (("raise", "return") if batch else ("raise",)):
+        raise ArgumentError(f'errors must be "raise", or "return" for a list of prompts, got {show(errors)}')
+    failed: dict[int, GenError] = {}
+    contexts: dict[int, Prompt] = dict(enumerate(given))
     if thinking:
         settings = Settings(
             sampler=sampler,
@@ -198,45 +215,101 @@ def classify(
             thinking=thinking,
             max_new_tokens=1,
         )
-        given, chat, chat_template_kwargs = _thought_about(model, given, settings, max_batch_tokens), False, None
-    pairs = []
-    for number, one in enumerate(given):
-        pairs.append(
-            read_pairs(
+        contexts = _thought_about(model, given, settings, max_batch_tokens, failed if errors == "return" else None)
+        chat, chat_template_kwargs = False, None
+    pairs: dict[int, list[Pair]] = {}
+    for number, one in contexts.items():
+        try:
+            pairs[number] = read_pairs(
                 model,
                 number,
                 one,
-                options,
+                texts,
                 chat=chat,
                 template_kwargs=chat_template_kwargs,
                 name="option",
                 one_cut=True,
             )
-        )
-        refuse_equal(pairs[-1])
-    scores = iter(_run(model, list(chain.from_iterable(pairs)), None, max_batch_tokens))
-    found = []
-    for _ in given:
-        each = [next(scores) for _ in options]
+            refuse_equal(pairs[number])
+        except GenError as error:
+            if errors == "raise":
+                raise
+            failed[number] = error
+    asked = {number: own for number, own in pairs.items() if number not in failed}
+    scores = iter(_run(model, list(chain.from_iterable(asked.values())), None, max_batch_tokens)) if asked else iter(())
+    found: dict[int, Any] = {**failed}
+    for number in asked:
+        each = [next(scores) for _ in values]
         logits = [score.sum / (len(score.token_ids) if normalise == "tokens" else 1) for score in each]
-        found.append(dict(zip(options, torch.tensor(logits, dtype=torch.float64).softmax(0).tolist(), strict=True)))
-    return found if batch else found[0]
+        shares = torch.tensor(logits, dtype=torch.float64).softmax(0).tolist()
+        found[number] = dict(zip(values, shares, strict=True))
+    return [found[number] for number in sorted(found)] if batch else found[0]
+
+
+def _read_options(options: Any) -> tuple[list[Option], list[str]]:
+    """The options, and their texts.
+
+    Raises:
+        ArgumentError: one of them has no text, or is the key of another one.
+    """
+    if isinstance(options, type) and issubclass(options, Enum):
+        options = list(options)
+    elif options is bool:
+        options = [True, False]
+    elif get_origin(options) is Literal:
+        options = list(get_args(options))
+    if isinstance(options, str) or not isinstance(options, Sequence) or not options:
+        raise ArgumentError(
+            f"options must be a list of texts or other values, at least one, a Literal, an Enum or bool, got "
+            f"{show(options)}"
+        )
+    for option in options:
+        if not isinstance(option, Option) or option == "":
+            raise ArgumentError(
+                f"an option must be a text that is not empty, a number, a bool, None or a member of an Enum, got "
+                f"{show(option)}"
+            )
+    texts = [text for option in options for text in choice([option]).options]
+    seen: dict[Option, int] = {}
+    for number, option in enumerate(options):
+        other = seen.setdefault(option, number)
+        if other != number and texts[other] != texts[number]:
+            raise ArgumentError(
+                f"options {other} and {number}, {show(options[other])} and {show(option)}, are equal in Python, and "
+                "would be one key of the result; give them as texts."
+            )
+    return list(options), texts
 
 
 def _thought_about(
-    model: Model, prompts: Sequence[Prompt], settings: Settings, max_batch_tokens: int | None
-) -> list[Prompt]:
-    """Chats with a thought of the model, as token ids."""
+    model: Model,
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    max_batch_tokens: int | None,
+    failed: dict[int, GenError] | None,
+) -> dict[int, Prompt]:
+    """Chats with a thought of the model, as token ids, by their numbers.
+
+    Args:
+        failed: see `read_requests`; it receives the errors of thoughts, too.
+    """
     sampler = model.recommended_sampler if settings.sampler is None else read_sampler(settings.sampler)
     if sampler.samples != 1:
         raise ArgumentError(f"classify takes one thought of each prompt, the sampler makes {sampler.samples}.")
-    requests = read_requests(model, prompts, settings, [sampler] * len(prompts), [()] * len(prompts))
+    requests = read_requests(model, prompts, settings, [sampler] * len(prompts), [()] * len(prompts), failed=failed)
     jobs = [new_job(model, constrained(model, request, None, max_batch_tokens)) for request in requests]
     run_all(model, jobs, Options(max_batch_tokens=max_batch_tokens))
-    made = [job.completions()[0] for job in jobs]
-    return [
-        [*job.request.prompt_ids, *one.token_ids[: one.reasoning_tokens]] for job, one in zip(jobs, made, strict=True)
-    ]
+    found: dict[int, Prompt] = {}
+    for job in jobs:
+        try:
+            [made] = job.completions()
+        except GenError as error:
+            if failed is None:
+                raise
+            failed[job.request.number] = error
+        else:
+            found[job.request.number] = [*job.request.prompt_ids, *made.token_ids[: made.reasoning_tokens]]
+    return found
 
 
 def _run(model: Model, pairs: Sequence[Pair], top: int | None, max_batch_tokens: int | None) -> list[Score]:

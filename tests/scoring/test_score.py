@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from enum import Enum
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -260,9 +261,53 @@ def test_what_cannot_be_scored_is_refused_before_anything_runs(arguments: Any, p
         gen.score(model, *arguments)
 
 
+class Answer(Enum):
+    YES = "yes"
+    SEVEN = 7
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "texts"),
+    [
+        (Literal["ja", 3, None], ["ja", 3, None], ["ja", "3", "null"]),
+        (Answer, [Answer.YES, Answer.SEVEN], ["yes", "7"]),
+        (bool, [True, False], ["true", "false"]),
+        ([10, 2.5, "zehn ü"], [10, 2.5, "zehn ü"], ["10", "2.5", "zehn ü"]),
+    ],
+)
+def test_values_are_options_by_their_texts(options: Any, values: list[Any], texts: list[str]) -> None:
+    model = new_model()
+    wanted = gen.classify(model, ["ab", "c"], texts)
+    found = gen.classify(model, ["ab", "c"], options)
+    assert [[*one] for one in found] == [values, values]
+    assert [[*one.values()] for one in found] == [[*one.values()] for one in wanted]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [([1, True], "are equal in Python"), ([["a"], "b"], "an option must be"), (int, "options must be a list")],
+)
+def test_what_has_no_text_or_key_of_its_own_is_no_option(options: Any, message: str) -> None:
+    with pytest.raises(gen.ArgumentError, match=message):
+        gen.classify(new_model(), "x", options)
+
+
+def test_a_prompt_that_cannot_be_read_has_its_error_and_the_others_go_on() -> None:
+    model = new_model()
+    prompts = ["ab", "x" * (model.context_length + 1), "c"]
+    found = gen.classify(model, prompts, ["d", "e"], errors="return")
+    assert isinstance(found[1], gen.ArgumentError)
+    assert [found[0], found[2]] == gen.classify(model, ["ab", "c"], ["d", "e"])
+    assert all(isinstance(one, gen.GenError) for one in gen.classify(model, prompts[1:2], ["d"], errors="return"))
+    with pytest.raises(gen.ArgumentError, match="tokens"):
+        gen.classify(model, prompts, ["d", "e"])
+    with pytest.raises(gen.ArgumentError, match='errors must be "raise", or "return" for a list'):
+        gen.classify(model, "ab", ["d"], errors="return")
+
+
 def test_classify_and_the_other_arguments_are_checked() -> None:
     model: Any = new_model()
-    for options in ([], "ab", ["a", ""], ["a", "a"], [1]):
+    for options in ([], "ab", ["a", ""], ["a", "a"], [b"a"]):
         with pytest.raises(gen.ArgumentError):
             gen.classify(model, "x", options)  # type: ignore[arg-type]
     with pytest.raises(gen.ArgumentError, match="normalise must be"):
