@@ -232,7 +232,6 @@ class PydanticSchemas(GenerateJsonSchema):
         return ({**made, **alone(f"{names[0]} of a {schema['type']}")} if names else made), bounds
 
 
-
 class AllRequired(PydanticSchemas):
     """The same, where fields with defaults must be there too."""
 

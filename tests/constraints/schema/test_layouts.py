@@ -13,7 +13,6 @@ from tests.helpers import ScriptedModel
 
 SCHEMAS: list[Any] = [
     {"type": "array", "items": {"type": "integer", "maximum": 20, "minimum": 0}, "maxItems": 3},
-    {"properties": {"a": {"type": "array", "items": {"enum": ["ü", {"x": [1, 2]}, []]}}, "b": {"type": "boolean"}}},
     {"type": "object", "patternProperties": {"^[a-c]$": {"type": "null"}}, "maxProperties": 2},
     {"type": "integer"},
 ]
