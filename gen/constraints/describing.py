@@ -53,7 +53,8 @@ def describe(output_type: Any, form: Form = "schema") -> str:
     plan = output_type.tree if isinstance(output_type, Constraint) else read_plan(output_type)
     if not isinstance(plan, Plan):
         raise _undescribed(output_type)
-    kind, *given = plan.key  # type: ignore[misc]  # the keys of plans are tuples
+    key: Any = plan.key  # those of plans are tuples
+    kind, given = key[0], key[1:]
     schema = {"choice": {"enum": given}, "any text": {"type": "string"}, "regex": {"pattern": given[0]}}.get(kind)
     if kind in ("json", "text"):
         schema = json.loads(given[0])
@@ -107,7 +108,7 @@ class _Writer:
             return _SCALARS[kind] + _range(schema)
         if kind == "string" or "pattern" in schema or "format" in schema:
             return _string(schema)
-        return _SCALARS.get(kind, "any value")
+        return _SCALARS.get(str(kind), "any value")
 
     def _object(self, schema: Any, level: int, open_: Sequence[str]) -> str:
         pad, lines = "  " * (level + 1), []

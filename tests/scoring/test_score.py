@@ -309,7 +309,7 @@ def test_classify_and_the_other_arguments_are_checked() -> None:
     model: Any = new_model()
     for options in ([], "ab", ["a", ""], ["a", "a"], [b"a"]):
         with pytest.raises(gen.ArgumentError):
-            gen.classify(model, "x", options)  # type: ignore[arg-type]
+            gen.classify(model, "x", options)
     with pytest.raises(gen.ArgumentError, match="normalise must be"):
         gen.classify(model, "x", ["a"], normalise="length")  # type: ignore[call-overload]
     with pytest.raises(gen.ArgumentError, match="max_batch_tokens=3 is too little for continuation 0 of prompt 0"):
