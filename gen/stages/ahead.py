@@ -45,12 +45,7 @@ class Ahead:
 
     def may_be(self, word: bytes) -> bool:
         """Whether these bytes may come next, and a part of the text may end after them."""
-        table, state = self._automaton.table, self._state
-        for byte in word:
-            state = int(table.next[state, table.classes[byte]])
-            if not state:
-                return False
-        return self._automaton.guesses.of(state).token >= 0
+        return self._automaton.guesses.of(self._automaton.walk(self._state, word)).token >= 0
 
     def allows(self, token_id: int) -> bool:
         """Whether a token may come next."""

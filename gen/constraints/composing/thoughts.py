@@ -218,13 +218,10 @@ class _Writer:
     def _states_of_both(self) -> list[int]:
         """The answer's states along the opening mark, as far as what has come may be the beginning of an answer."""
         states = [1]
-        for byte in self._opens[:-1] if self._answer is not None else b"":
+        for count in range(1, len(self._opens)) if self._answer is not None else ():
             assert self._answer is not None  # tells mypy
-            state = int(self._answer.table.next[states[-1], self._answer.table.classes[byte]])
-            if not state:
-                break
-            states.append(state)
-        return states
+            states.append(self._answer.walk(1, self._opens[:count]))
+        return states[: states.index(0)] if 0 in states else states
 
     def found(self) -> Found:
         """The automaton, with the answer's behind the states of the thought."""

@@ -7,8 +7,8 @@ with formats that check nothing. Without a proof, the answer is no.
 from gen.constraints.automata.limits import Unsupported
 from gen.constraints.automata.texts import both
 from gen.constraints.schema.parts import Part
-from gen.constraints.schema.values import PartsOf, meets
-from gen.constraints.schema.views import Patterns, item_schemas, property_schemas, string_texts
+from gen.constraints.schema.values import Checker
+from gen.constraints.schema.views import item_schemas, property_schemas, string_texts
 
 _DEEP = 3  # levels of properties
 _FIRST_ITEMS = 4
@@ -17,8 +17,9 @@ _FIRST_ITEMS = 4
 class Disjoint:
     """Proves that parts have no value in common."""
 
-    def __init__(self, parts_of: PartsOf, patterns: Patterns, closed: bool) -> None:
-        self._parts_of, self._patterns, self._closed = parts_of, patterns, closed
+    def __init__(self, checker: Checker, closed: bool) -> None:
+        self._checker, self._closed = checker, closed
+        self._parts_of, self._patterns = checker.parts_of, checker.patterns
 
     def __call__(self, written: Part, other: Part, depth: int = _DEEP) -> bool:
         """Whether no value written for the first part meets the other one."""
@@ -42,7 +43,7 @@ class Disjoint:
         return all(self._type(name, written, other, depth) for name in shared)
 
     def _meets(self, part: Part, value: object, listed: bool = False) -> bool:
-        return meets(part, value, self._parts_of, self._patterns, "oneOf", listed=listed, certain=False)
+        return self._checker.meets(part, value, "oneOf", listed=listed, certain=False)
 
     def _type(self, name: str, written: Part, other: Part, depth: int) -> bool:
         if name in ("integer", "number"):

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gen.constraints.tables.device_rows import KINDS
 from gen.constraints.tables.token_automaton import TokenAutomaton
+from gen.constraints.tables.vocabulary import put
 from gen.devices import to_device
 
 NEEDED, WORST, ITSELF, FORCED, FORCED_NEXT, FIRST_CLASS = 3, 4, 5, 6, 7, 8
@@ -142,7 +143,7 @@ class Arena:
         if place.forced:
             return
         place.forced = True
-        tokens, after = (to_device(torch.from_numpy(one[1:]), self.device) for one in automaton.guesses.forced_tokens())
+        tokens, after = (put(one[1:], self.device) for one in automaton.guesses.forced_tokens())
         records = self._records(place)
         records[:, FORCED] = tokens + 1
         records[:, FORCED_NEXT] = torch.where(after > 0, (after - 1) * place.width + place.start, 0)
@@ -160,7 +161,7 @@ class Arena:
         placed = automaton.place(self.device)
         after = placed.after
         if automaton.jumps is not None:
-            after = torch.cat((after, to_device(torch.from_numpy(automaton.jumps[1:]), self.device)), 1)
+            after = torch.cat((after, put(automaton.jumps[1:], self.device)), 1)
         states, classes = after.shape
         width = FIRST_CLASS + classes
         size = states * width

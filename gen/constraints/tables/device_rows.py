@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,8 +17,7 @@ from gen.constraints.automata.arrays import Ints
 from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import TooLarge
 from gen.constraints.tables.tokens_needed import FAR
-from gen.constraints.tables.vocabulary import Vocabulary
-from gen.devices import to_device
+from gen.constraints.tables.vocabulary import Vocabulary, put
 
 KINDS = 3
 """Rows of a state: tokens that are allowed at all, those that do not raise the tokens needed, those that lower them."""
@@ -79,16 +77,16 @@ def placed(
         TooLarge: on another device, the distinct rows have more than 64 MB.
     Host sync: one on other devices, to count the distinct rows.
     """
-    after, tokens = _put(table.next[1:], device), _put(needed[1:], device)
+    after, tokens = put(table.next[1:], device), put(needed[1:], device)
     row_bytes, states = -(-vocabulary.size // 8), len(after)
     if device.type == "cpu":
         rows = torch.empty((0, row_bytes), dtype=torch.uint8, device=device)
         row_of = torch.zeros((states, KINDS), dtype=torch.int64, device=device)
         return Placed(after, tokens, torch.zeros_like(tokens), rows, row_of)
-    group_of = _put(groups[1:].astype(np.int64), device)
+    group_of = put(groups[1:].astype(np.int64), device)
     tables = _tables(table, needed, vocabulary, device)
     size = max(1, _CHUNK // vocabulary.nodes)
-    there = _put(examples, device)
+    there = put(examples, device)
     factors = _factors(row_bytes, device)
     sums, raised = [], []
     for chunk in torch.split(there, size):  # the rows of all groups together may need gigabytes, so none stays here
@@ -114,10 +112,10 @@ def _tables(table: Table, needed: Ints, vocabulary: Vocabulary, device: torch.de
     """The tables for a walk through all tokens."""
     there = vocabulary.on(device)
     width = table.next.shape[1]
-    classes = _put(table.classes.astype(np.int32), device)
+    classes = put(table.classes.astype(np.int32), device)
     return _Tables(
-        _put((table.next * width).astype(np.int32).ravel(), device),
-        _put(needed.repeat(width), device),
+        put((table.next * width).astype(np.int32).ravel(), device),
+        put(needed.repeat(width), device),
         there.node_of,
         [parents for parents, _ in there.levels],
         [classes.index_select(0, bytes_) for _, bytes_ in there.levels],
@@ -159,7 +157,7 @@ def _packed(masks: Tensor) -> Tensor:
 def _factors(row_bytes: int, device: torch.device) -> Tensor:
     """(2, bytes) int64, odd: two random weights for each byte of a row."""
     generator = np.random.default_rng(0)
-    return _put(generator.integers(-(2**63), 2**63 - 1, (2, row_bytes), np.int64) | 1, device)
+    return put(generator.integers(-(2**63), 2**63 - 1, (2, row_bytes), np.int64) | 1, device)
 
 
 def _sums(rows: Tensor, factors: Tensor) -> Tensor:
@@ -176,7 +174,3 @@ def _distinct(sums: Tensor) -> tuple[Tensor, Tensor]:
     first = torch.zeros(len(names), dtype=torch.int64, device=sums.device)
     first.scatter_(0, which, torch.arange(len(sums), device=sums.device))
     return which, first
-
-
-def _put(array: npt.NDArray[np.generic] | Sequence[int], device: torch.device) -> Tensor:
-    return to_device(torch.from_numpy(np.ascontiguousarray(array)), device)

@@ -91,7 +91,7 @@ class TokenAutomaton:
     def next_state(self, state: int, token_id: int) -> int:
         """The state after a token; 0 where it is not allowed. A token that spells nothing is never allowed."""
         spelled = self.vocabulary.tokens[token_id]
-        return self._walk(state, spelled) if spelled else 0
+        return self.walk(state, spelled) if spelled else 0
 
     def follow(self, token_ids: Iterable[int]) -> int:
         """The state after tokens from the start; 0 where one of them is not allowed."""
@@ -122,9 +122,10 @@ class TokenAutomaton:
 
     def accepts(self, text: bytes) -> bool:
         """Whether the automaton accepts a whole text."""
-        return bool(self.table.final[self._walk(1, text)])
+        return bool(self.table.final[self.walk(1, text)])
 
-    def _walk(self, state: int, data: bytes) -> int:
+    def walk(self, state: int, data: bytes) -> int:
+        """The state after some bytes; 0 where they cannot follow."""
         width = self.table.next.shape[1]
         for byte in data:
             state = self._next[state * width + self._classes[byte]]

@@ -179,9 +179,9 @@ class Vocabulary:
         if placed is None:
             with torch.inference_mode(False):
                 placed = PlacedVocabulary(
-                    [(_put(parents, device), _put(bytes_.astype(np.int64), device)) for parents, bytes_ in self.levels],
-                    _put(self.node_of, device),
-                    _put(self.bytes, device),
+                    [(put(parents, device), put(bytes_.astype(np.int64), device)) for parents, bytes_ in self.levels],
+                    put(self.node_of, device),
+                    put(self.bytes, device),
                 )
             self._placed[device] = placed
         return placed
@@ -236,5 +236,6 @@ def _matrix(tokens: Sequence[bytes]) -> npt.NDArray[np.int16]:
     return matrix
 
 
-def _put(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
+def put(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
+    """An array on a device. Host sync: none."""
     return to_device(torch.from_numpy(np.ascontiguousarray(array)), device)

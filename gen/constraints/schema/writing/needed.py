@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gen.constraints.automata.limits import Unsupported
 from gen.constraints.schema.parts import Part, Some, merge
-from gen.constraints.schema.values import meets
 from gen.constraints.schema.views import simple
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def ways(
         return [
             name
             for name, _ in listed_ones
-            if any(meets(one, name, writer.parts_of, writer.patterns, place.path) for one in names[id(asked)])
+            if any(writer.checker.meets(one, name, place.path) for one in names[id(asked)])
         ]
 
     open_ones = [(one, named(one)) for one in part.some]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from gen.constraints.automata.limits import Unsupported
 from gen.constraints.schema.parts import Part, merge
-from gen.constraints.schema.values import meets
 from gen.constraints.schema.views import is_closed, listed_names, property_schemas, simple
 from gen.constraints.schema.writing.needed import ANY_NAME, Listed, Others, Way, ways
 
@@ -38,7 +37,7 @@ def write_object(writer: "Writer", part: Part, state: int, place: "Place") -> in
             for name in listed_names(part)
             if (schemas := property_schemas(part, name, writer.patterns, place.path, closed=writer.closed)) is not None
             and _can_write(writer, name, place)
-            and (allowed is ANY_NAME or meets(allowed, name, writer.parts_of, writer.patterns, place.path))
+            and (allowed is ANY_NAME or writer.checker.meets(allowed, name, place.path))
         ]
         others, few_ones = _others(writer, part, allowed, place)
         listed_ones += few_ones

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from gen.constraints.automata.limits import TooLarge, Unsupported
 from gen.constraints.schema.parts import TYPES, Part, identity
-from gen.constraints.schema.values import allowed_values, meets
 from gen.constraints.schema.views import item_schemas
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def _values(writer: "Writer", part: Part, place: "Place") -> list[Any] | None:
 
 def _of_part(writer: "Writer", part: Part, path: str) -> list[Any] | None:
     if part.values is not None:
-        return allowed_values(part, writer.parts_of, writer.patterns, path)
+        return writer.checker.allowed(part, path)
     out: list[Any] = []
     for name in TYPES:
         if name not in part.types or (name == "integer" and "number" in part.types):
@@ -110,5 +109,5 @@ def _of_part(writer: "Writer", part: Part, path: str) -> list[Any] | None:
             values = writer.few_strings(part, _MOST_VALUES, path)
         if values is None or len(values) > 10 * _MOST_VALUES:
             return None
-        out += [one for one in values if meets(part, one, writer.parts_of, writer.patterns, path)]
+        out += [one for one in values if writer.checker.meets(part, one, path)]
     return out

@@ -16,7 +16,7 @@ from gen.constraints.automata.texts import few
 from gen.constraints.schema.disjoint import Disjoint
 from gen.constraints.schema.merging import Merger
 from gen.constraints.schema.parts import ANYTHING, TYPES, Part, kind, merge
-from gen.constraints.schema.values import allowed_values, meets
+from gen.constraints.schema.values import Checker
 from gen.constraints.schema.views import Patterns, string_texts
 from gen.constraints.schema.writing.arrays import write_array
 from gen.constraints.schema.writing.objects import write_object
@@ -166,6 +166,7 @@ class Writer(ABC):
     Attributes:
         nfa: the states.
         closed: whether objects have only the properties that they list.
+        checker: tells whether values meet parts.
         disjoint: proves that parts have no value in common.
         writable: what strings must meet to be written.
         left_out: which values the schema has that are not written; None if there are none.
@@ -177,7 +178,8 @@ class Writer(ABC):
     def __init__(self, root: Any, closed: bool, layout: Layout, budget: Budget, ecma: bool = False) -> None:
         self.closed, self.layout, self.budget = closed, layout, budget
         self.patterns = Patterns(budget, ecma)
-        self.disjoint = Disjoint(self.parts_of, self.patterns, closed)
+        self.checker = Checker(self.parts_of, self.patterns)
+        self.disjoint = Disjoint(self.checker, closed)
         self._merger = Merger(root, budget, self.disjoint)
         self.left_out: str | None = None
         self.because: dict[str, str] = {}
@@ -243,7 +245,7 @@ class Writer(ABC):
         """The strings of a part themselves; None if there are more than `most`."""
         if part.values is not None:
             found = (one for one in part.values if isinstance(one, str))
-            return [one for one in found if meets(part, one, self.parts_of, self.patterns, path)]
+            return [one for one in found if self.checker.meets(part, one, path)]
         texts = self.texts(part, path)
         return [] if texts is None else few(texts, most)
 
@@ -274,7 +276,7 @@ class Writer(ABC):
         if self.layout.at(place.level) and part.values is not None:
             raise Unsupported(f"enum at {place.path}, where the values are not written as JSON")
         if part.values is not None:
-            values = allowed_values(part, self.parts_of, self.patterns, place.path)
+            values = self.checker.allowed(part, place.path)
             values = [one for one in values if self._can_write(one, place, told)]
             if values:
                 yield self.listed(values, self.nfa.after(state), place)
@@ -294,7 +296,7 @@ class Writer(ABC):
         """Whether a listed value can be written at a place."""
         if told is ANYTHING and not self.layout.without:
             return True
-        if isinstance(value, str) and not meets(told, value, self.parts_of, self.patterns, place.path):
+        if isinstance(value, str) and not self.checker.meets(told, value, place.path):
             return False
         return self.layout.holds(self.layout.dumps(value, place.level))
 
