@@ -180,7 +180,8 @@ class DeviceWalker:
     """
 
     def __init__(self, automaton: "TokenAutomaton") -> None:
-        self._automaton, self.state = automaton, automaton.start
+        self._automaton = automaton
+        self.state = automaton.start
 
     @property
     def complete(self) -> bool:

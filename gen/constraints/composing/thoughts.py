@@ -321,8 +321,11 @@ class ThoughtWalker(DeviceWalker):
 
     def __init__(self, automaton: ThoughtAutomaton, most: int, room: int | None) -> None:
         super().__init__(automaton)
-        self._most, self._room, self._made = most, room, 0
-        self.begins, self.cut = 0, False
+        self._most = most
+        self._room = room
+        self._made = 0
+        self.begins = 0
+        self.cut = False
 
     @property
     def full(self) -> bool:

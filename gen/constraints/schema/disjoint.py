@@ -18,8 +18,10 @@ class Disjoint:
     """Proves that parts have no value in common."""
 
     def __init__(self, checker: Checker, closed: bool) -> None:
-        self._checker, self._closed = checker, closed
-        self._parts_of, self._patterns = checker.parts_of, checker.patterns
+        self._checker = checker
+        self._closed = closed
+        self._parts_of = checker.parts_of
+        self._patterns = checker.patterns
 
     def __call__(self, written: Part, other: Part, depth: int = _DEEP) -> bool:
         """Whether no value written for the first part meets the other one."""

@@ -18,7 +18,8 @@ class Checker:
     """Tells whether values meet parts, as the specification reads them."""
 
     def __init__(self, parts_of: PartsOf, patterns: Patterns) -> None:
-        self.parts_of, self.patterns = parts_of, patterns
+        self.parts_of = parts_of
+        self.patterns = patterns
 
     def allowed(self, part: Part, path: str) -> list[Any]:
         """The values that the part lists and that meet the rest of it."""
