@@ -4,6 +4,7 @@ override has a default, which says that they cannot do it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -272,6 +273,14 @@ class Model(ABC):
         """Give back the memory that the model keeps from call to call."""
         if self.idle is not None:
             self.idle.clear()
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the model with its tokenizer into a folder, which `gen.load` and transformers read.
+
+        Raises:
+            ModelError: it cannot be written; the message says why.
+        """
+        raise ModelError(f"{type(self).__name__} cannot be saved: save is for models of transformers.")
 
     def check_usable(self) -> None:
         """Called first of all by each call, so without a look at all of the model.

@@ -4,9 +4,11 @@ import codecs
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
+from copy import copy
 from functools import cached_property, partial
 from hashlib import sha256
 from inspect import signature
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from gen.arguments import check_text, read_token_ids, read_whole
@@ -130,6 +132,13 @@ class Tokenizer:
     def use_chat_template(self, template: str) -> None:
         """Use this chat template from now on, instead of the tokenizer's own."""
         self._chat_template = template
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the tokenizer with the chat template that it uses into a folder, as transformers does."""
+        saved = copy(self._tokenizer)
+        if self._chat_template is not None:
+            saved.chat_template = self._chat_template
+        saved.save_pretrained(folder)
 
     def _check_template(self, given: Mapping[str, object]) -> None:
         if not (given.get("chat_template") or self._chat_template or self._tokenizer.chat_template):

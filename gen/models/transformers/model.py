@@ -4,6 +4,8 @@ import inspect
 import logging
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gen.devices import Placement, describe
-from gen.errors import ModelError
+from gen.errors import ArgumentError, ModelError
 from gen.models.base import Model, Rows
 from gen.models.generation_config import eos_of_config, read_eos, recommended_sampler
 from gen.models.idle_rows import Idle
@@ -155,6 +157,30 @@ class TransformersModel(Model):
         from gen.models.transformers.probing import reads_on
 
         return reads_on(self)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write weights, config, generation config, tokenizer and chat template into a folder, as a checkpoint that
+        `gen.load` and transformers read. Weights have the dtype that they have here; packed ones that of their
+        checkpoint. What `context_length` was set to is no part of it.
+
+        Raises:
+            ArgumentError: the folder is a file.
+            ModelError: the model has an adapter beside its weights, or transformers cannot save it.
+            OSError: the folder cannot be written.
+        """
+        if Path(folder).is_file():
+            raise ArgumentError(f"save writes into a folder, and {folder} is a file.")
+        if any(type(one).__module__.startswith("peft.") for one in self._inner.modules()):
+            raise ModelError(
+                "the model has an adapter of PEFT beside its weights, and a checkpoint would lack it; merge it, as "
+                "model.hf_model.merge_and_unload(), and save gen.from_transformers of the result, or save the adapter "
+                "alone, as model.hf_model.save_pretrained(folder)."
+            )
+        try:
+            self._inner.save_pretrained(folder)
+        except (ValueError, NotImplementedError) as error:
+            raise ModelError(f"transformers cannot save the model: {error}") from error
+        self.tokenizer.save(folder)
 
     def check_usable(self) -> None:
         """Refuse what a call can find out at once: training mode, and another device; `check` finds all changes.

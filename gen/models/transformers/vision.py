@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
+from os import PathLike
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,6 +63,11 @@ class VisionModel(TransformersModel):
                 f"{type(processor).__name__} writes images as token {written[0]}, {type(model).__name__} reads them "
                 f"from token {read}: use the model's own processor."
             )
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """As for a model of texts, and its processor."""
+        super().save(folder)
+        self.processor.save_pretrained(folder)
 
     def encode(
         self, text: str, images: Sequence["Image"], *, add_special_tokens: bool = True

@@ -1,0 +1,62 @@
+"""A model that was saved: transformers and gen read it, with the same numbers, dtype, template and recommendations."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+import gen
+from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
+
+TOKENS = torch.tensor([[5, 9, 200, 31]])
+SETTINGS: Any = {"seed": 3, "max_new_tokens": 12}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tied", "pack"),
+    [("float32", False, False), ("float32", True, True), ("bfloat16", True, False), ("float16", False, True)],
+)
+def test_transformers_and_gen_read_what_was_saved(tmp_path: Path, dtype: str, tied: bool, pack: bool) -> None:
+    plain = tiny_model(tie_word_embeddings=tied).to(getattr(torch, dtype))
+    plain.generation_config = GenerationConfig(do_sample=True, temperature=0.5, top_k=7)
+    with torch.inference_mode():
+        wanted = plain(TOKENS).logits
+    numbers = {name: one.clone() for name, one in plain.state_dict().items()}
+    model = gen.from_transformers(plain, byte_tokenizer(chat=True), pack=pack)
+    model.tokenizer.use_chat_template("{{ messages[0].content }} ü!")
+    text = gen.generate(model, "ab", **SETTINGS)
+    model.save(tmp_path / "new")
+    theirs: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "new", dtype="auto")
+    assert theirs.dtype == getattr(torch, dtype)
+    assert all(torch.equal(theirs.state_dict()[name], one) for name, one in numbers.items())
+    assert (theirs.lm_head.weight is theirs.model.embed_tokens.weight) == tied
+    with torch.inference_mode():
+        assert torch.equal(theirs(TOKENS).logits, wanted)
+    assert theirs.generation_config.top_k == 7
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "new")
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False) == "x ü!"
+    again = gen.load(tmp_path / "new", pack=False)
+    assert again.recommended_sampler == model.recommended_sampler
+    assert again.tokenizer.encode("Zoë") == model.tokenizer.encode("Zoë")
+    if not pack:
+        assert gen.generate(again, "ab", **SETTINGS) == text
+    assert gen.generate(again, "x", chat=True, **SETTINGS) == gen.generate(again, "x ü!", **SETTINGS)
+
+
+def test_what_cannot_be_saved_says_why(tmp_path: Path) -> None:
+    adapted: Any = get_peft_model(tiny_model(), LoraConfig(r=2, target_modules=["q_proj"]))
+    model = gen.from_transformers(adapted.eval(), byte_tokenizer())
+    with pytest.raises(gen.ModelError, match="an adapter of PEFT beside its weights"):
+        model.save(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    merged = gen.from_transformers(adapted.merge_and_unload(), byte_tokenizer())
+    merged.save(tmp_path / "new")
+    assert gen.generate(gen.load(tmp_path / "new"), "ab", **SETTINGS) == gen.generate(merged, "ab", **SETTINGS)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(gen.ArgumentError, match="is a file"):
+        merged.save(tmp_path / "file")
+    with pytest.raises(gen.ModelError, match="ScriptedModel cannot be saved"):
+        ScriptedModel("x").save(tmp_path)
