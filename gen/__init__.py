@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # "x as x" says that a name is for users; `_HOMES` has the sa
     from gen.api import agenerate as agenerate, astream as astream, generate as generate, stream as stream
     from gen.completions import (
         Completion as Completion,
+        FieldScore as FieldScore,
         Receipt as Receipt,
         StreamEvent as StreamEvent,
         ToolCallDelta as ToolCallDelta,
@@ -110,7 +111,7 @@ _HOMES = {
     "loop.engine_thread": ["EngineStats"],
     "loop.prefixes.prefix": ["Prefix", "prefix"],
     "loop.speculation.settings": ["Speculation"],
-    "completions": ["Completion", "Receipt", "StreamEvent", "ToolCallDelta", "TopLogprobs"],
+    "completions": ["Completion", "FieldScore", "Receipt", "StreamEvent", "ToolCallDelta", "TopLogprobs"],
     "models.exllama.exllamav2": ["from_exllamav2"],
     "models.exllama.exllamav3": ["from_exllamav3"],
     "models.exported.program": ["from_exported"],

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from gen.arguments import LARGEST, check_flag, read_whole
 from gen.calls.reading import OnErrors, read_call
+from gen.calls.retrying import retry_refused
 from gen.calls.rollouts import Rollouts, for_rollouts, rollouts_of
 from gen.calls.streams import EngineStream, OwnTurns, Stream
 from gen.completions import Completion
@@ -40,6 +41,7 @@ class AsyncRunning(TypedDict, total=False):
     """How `agenerate` runs."""
 
     num_return_sequences: int
+    retries: int
     speculate: Speculate
 
 
@@ -133,6 +135,7 @@ def generate(
     replay: bool = True,
     cuda_graph: bool = True,
     exact: bool = False,
+    retries: int = 0,
     speculate: Speculate = "auto",
     **settings: Unpack[AllSettings],
 ) -> Any:
@@ -184,6 +187,8 @@ def generate(
             leaves, and at most 8,192. The thought is in `Completion.reasoning`; the text, its pieces, its value and
             stop are those of the answer alone. A thought never takes the room that the answer needs. A beam search
             takes False alone. For a list of prompts you may give a list with one for each.
+        describe: whether the system message of a chat ends with a description of the output type, `gen.describe` of it.
+            A chat without a system message gets one.
         skip_special_tokens: whether special tokens are left out of the text; or a list of those to leave out, while all
             others stay. The eos token that ended a text is never part of it. Special tokens that an output type writes
             always stay.
@@ -211,8 +216,10 @@ def generate(
         truncate: "left" cuts the beginning of a prompt that leaves no room in the context for max_new_tokens: the
             prompt keeps its last tokens, and its bos token if it begins with one. With an output type and no
             max_new_tokens, a quarter of the context is left free, or as much as the type's shortest text needs. Chats
-            and prompts with images cannot be cut; they raise an ArgumentError. None cuts nothing: a prompt that leaves
-            no room for a single new token raises an ArgumentError.
+            and prompts with images cannot be cut in this way; they raise an ArgumentError. "turns" cuts a chat instead,
+            for the same room: whole turns go, the oldest first, each a user's message with all answers to it. The
+            system message and the last turn stay; an ArgumentError says if they alone have no room. None cuts nothing:
+            a prompt that leaves no room for a single new token raises an ArgumentError.
         max_time: after this many seconds from the call, waiting included, texts end as they are, with the finish_reason
             "timeout". A step that has begun is finished first. A text of an output type then raises an IncompleteError;
             with shorten=True a whole value is returned instead. None is no limit. Not for beam search.
@@ -241,6 +248,10 @@ def generate(
             with one number of threads, also in bfloat16 and float16. A step then has two, four or more rows, as many as
             this takes on the machine. For models of transformers on a CPU that run gen's own attention; for others a
             ModelError says what they lack.
+        retries: how often a chat may go on where the type's own validators refuse a value: the refused answer, without
+            its thought, and what the type says of it become further turns. `Completion.attempts` counts the answers; if
+            the last one is refused too, its error is raised. Of a list, only the prompts that failed are asked again.
+            For chats, and samplers that make one text.
     Returns:
         A str for a prompt, or a value of its output type; for a list of prompts, which may be empty, a list with one
         for each. A prompt that has several texts (a multinomial sampler with samples, num_return_sequences above 1) has
@@ -276,7 +287,10 @@ def generate(
         max_batch_tokens=max_batch_tokens,
         errors=errors,
         exact=exact,
+        retries=retries,
     )
+    if tensors and retries:
+        raise ArgumentError('details="tensors" tells one text of a prompt, and retries write several; leave one out.')
     call = for_rollouts(call) if tensors else call
     jobs = [new_job(model, request) for request in call.requests]
     options = Options(
@@ -289,6 +303,8 @@ def generate(
     try:
         with tqdm(total=len(jobs), unit="prompt", file=sys.stderr, disable=not progress) as bar:
             run_all(model, jobs, options, lambda _: bar.update())
+        while again := retry_refused(model, call, jobs):
+            run_all(model, again, options)
     except KeyboardInterrupt:
         raise Interrupted(call.so_far(jobs)) from None
     results = call.results(jobs)
@@ -381,6 +397,7 @@ async def agenerate(
     details: bool = False,
     errors: OnErrors = "raise",
     num_return_sequences: int = 1,
+    retries: int = 0,
     speculate: Speculate = "auto",
     **settings: Unpack[AllSettings],
 ) -> Any:
@@ -402,19 +419,24 @@ async def agenerate(
         details=details,
         num_return_sequences=num_return_sequences,
         errors=errors,
+        retries=retries,
         check=check_loaded,
     )
     call = read() if output_type is None else await asyncio.to_thread(read)
     jobs = [new_job(model, request) for request in call.requests]
-    if read_speculate(speculate) == "auto" and all(map(runs_in_engines, call.requests)):
-        await _run_beside_others(model, jobs)
-    else:
-        try:
-            await asyncio.to_thread(run_all, model, jobs, Options(speculate=speculate))
-        finally:
-            for job in jobs:
-                if not job.ended:
-                    job.cancel()
+    beside = read_speculate(speculate) == "auto" and all(map(runs_in_engines, call.requests))
+    asked = jobs
+    while asked:
+        if beside:
+            await _run_beside_others(model, asked)
+        else:
+            try:
+                await asyncio.to_thread(run_all, model, asked, Options(speculate=speculate))
+            finally:
+                for job in asked:
+                    if not job.ended:
+                        job.cancel()
+        asked = retry_refused(model, call, jobs)
     return call.results(jobs)
 
 

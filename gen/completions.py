@@ -190,6 +190,32 @@ def _in_line(line: str) -> list[Receipt]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FieldScore:
+    """How sure the model was of one leaf of a value: a string, a number, true, false or null.
+
+    Attributes:
+        path: the names and places that lead to it; () if it is the whole value.
+        text: as it is written, which is `Completion.text` from `start` to `end`.
+        start: its first character.
+        end: the character after it.
+        token_ids: the tokens that have some of its text; of a number also the one that ends it.
+        logprob: their natural log-probability under the model's own distribution, as `gen.score` gives it.
+        other: the text of the likeliest other value in its place, where the type leaves a choice of at most 100: among
+            options, true and false, or whole numbers with bounds. None where it leaves none, or too many.
+        other_logprob: the log-probability of `other` in the same place, to be compared with `logprob`; or None.
+    """
+
+    path: tuple[str | int, ...]
+    text: str
+    start: int
+    end: int
+    token_ids: list[int]
+    logprob: float
+    other: str | None = None
+    other_logprob: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Completion:
     """A text and how it came about.
 
@@ -218,6 +244,7 @@ class Completion:
             text. None if the model did not think, and for prompts that are no chat.
         reasoning_tokens: how many of the tokens are those of the thought, with the marks around it.
         reasoning_cut: whether the thought had as many tokens as it may have, and was ended by its closing mark.
+        attempts: how many turns of the assistant the value took; more than 1 only with `retries`.
         cached_tokens: how many tokens of the prompt were not read again, because the prompt of another text began with
             them too. This depends on the batch, so it does not count when two completions are compared.
         drafted: how many drafts were read beside the newest tokens; see `gen.Speculation`. This depends on measured
@@ -239,10 +266,12 @@ class Completion:
     stop_reason: str | int | None = None
     reasoning_tokens: int = 0
     reasoning_cut: bool = False
+    attempts: int = 1
     cached_tokens: int = field(default=0, compare=False)
     drafted: int = field(default=0, compare=False)
     accepted: int = field(default=0, compare=False)
     _write_receipt: ClassVar[Any] = None  # set by the call that has made it
+    _score_fields: ClassVar[Any] = None  # as above
 
     @property
     def receipt(self) -> Receipt:
@@ -259,11 +288,30 @@ class Completion:
         receipt: Receipt = self._write_receipt(self)
         return receipt
 
-    def written_by(self, write: Callable[["Completion"], Receipt] | None) -> "Completion":
-        """This completion, with what writes its receipt."""
+    @property
+    def fields(self) -> list[FieldScore]:
+        """How sure the model was of each leaf of the value, in the order of the text. Ask while the model is there.
+
+        It reads the text, and the other values that a leaf may have, with `gen.score`'s numbers: nobody asks the model
+        how sure it is. Host sync: one each time.
+
+        Raises:
+            ArgumentError: the text is neither JSON of a type nor one of some options, the prompt has images, or this is
+                a copy of the completion that the call has returned.
+        """
+        if self._score_fields is None:
+            raise ArgumentError("no fields: only the completion itself that a call returns with details=True has them.")
+        scores: list[FieldScore] = self._score_fields(self)
+        return scores
+
+    def made_by(
+        self, write: Callable[["Completion"], Receipt] | None, score: Callable[["Completion"], list[FieldScore]] | None
+    ) -> "Completion":
+        """This completion, with what writes its receipt, and what scores its fields."""
         object.__setattr__(self, "_write_receipt", write)
+        object.__setattr__(self, "_score_fields", score)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what writes its receipt, which has the request, and knows the model."""
-        return {name: value for name, value in vars(self).items() if name != "_write_receipt"}
+        """Without what writes its receipt and scores its fields, which has the request, and knows the model."""
+        return {name: value for name, value in vars(self).items() if name not in ("_write_receipt", "_score_fields")}

@@ -8,9 +8,10 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from gen.arguments import LARGEST, check_flag, check_salt, read_whole
 from gen.calls.reading import find_step_rows, read_call, tokens_of_a_step_row
+from gen.calls.retrying import next_attempt
 from gen.calls.streams import EngineStream
 from gen.completions import Completion
-from gen.errors import ArgumentError, ModelError
+from gen.errors import ArgumentError, ModelError, ValueRefusedError
 from gen.loop.engine_thread import EngineStats, EngineThread
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
@@ -20,7 +21,7 @@ from gen.models.base import Model
 from gen.models.checks import check_loaded, check_model
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests.request import Request
-from gen.requests.settings import EngineSettings, read_settings, shows_settings
+from gen.requests.settings import AskedSettings, EngineSettings, read_settings, shows_settings
 from gen.samplers import BeamSearchSampler, MultinomialSampler
 from gen.samplers.kinds import draws
 
@@ -163,69 +164,85 @@ class Engine:
 
     @overload
     def generate(
-        self, prompt: Prompt, output_type: None = ..., *, details: No = ..., **settings: Unpack[EngineSettings]
+        self, prompt: Prompt, output_type: None = ..., *, details: No = ..., **settings: Unpack[AskedSettings]
     ) -> str: ...
     @overload
     def generate(
-        self, prompt: Prompt, output_type: type[Value], *, details: No = ..., **settings: Unpack[EngineSettings]
+        self, prompt: Prompt, output_type: type[Value], *, details: No = ..., **settings: Unpack[AskedSettings]
     ) -> Value: ...
     @overload
     def generate(
-        self, prompt: Prompt, output_type: object = ..., *, details: Yes, **settings: Unpack[EngineSettings]
+        self, prompt: Prompt, output_type: object = ..., *, details: Yes, **settings: Unpack[AskedSettings]
     ) -> Completion: ...
     @overload
     def generate(
-        self, prompt: Prompt, output_type: object, *, details: bool = ..., **settings: Unpack[EngineSettings]
+        self, prompt: Prompt, output_type: object, *, details: bool = ..., **settings: Unpack[AskedSettings]
     ) -> Any: ...
     @shows_settings
     def generate(
-        self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **settings: Unpack[EngineSettings]
+        self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **settings: Unpack[AskedSettings]
     ) -> Any:
         """Return what `gen.generate` gives for one prompt, made in the running batch; the caller's thread waits for it.
 
-        Arguments are those of `submit`, and `details` as for `gen.generate`.
+        Arguments are those of `submit`, and `details` and `retries` as for `gen.generate`.
 
         Raises: as `submit`, and as `gen.generate` for a text that fails.
         """
         [stream] = self._submit(Engine.generate, prompt, output_type, settings, one="generate")
-        return _made(stream.completion(), details)
+        while True:
+            try:
+                return _made(stream.completion(), details)
+            except ValueRefusedError as error:
+                stream = self._again(stream, error, settings)
 
     @overload
     async def agenerate(
-        self, prompt: Prompt, output_type: None = ..., *, details: No = ..., **settings: Unpack[EngineSettings]
+        self, prompt: Prompt, output_type: None = ..., *, details: No = ..., **settings: Unpack[AskedSettings]
     ) -> str: ...
     @overload
     async def agenerate(
-        self, prompt: Prompt, output_type: type[Value], *, details: No = ..., **settings: Unpack[EngineSettings]
+        self, prompt: Prompt, output_type: type[Value], *, details: No = ..., **settings: Unpack[AskedSettings]
     ) -> Value: ...
     @overload
     async def agenerate(
-        self, prompt: Prompt, output_type: object = ..., *, details: Yes, **settings: Unpack[EngineSettings]
+        self, prompt: Prompt, output_type: object = ..., *, details: Yes, **settings: Unpack[AskedSettings]
     ) -> Completion: ...
     @overload
     async def agenerate(
-        self, prompt: Prompt, output_type: object, *, details: bool = ..., **settings: Unpack[EngineSettings]
+        self, prompt: Prompt, output_type: object, *, details: bool = ..., **settings: Unpack[AskedSettings]
     ) -> Any: ...
     @shows_settings
     async def agenerate(
-        self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **settings: Unpack[EngineSettings]
+        self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **settings: Unpack[AskedSettings]
     ) -> Any:
         """As `generate`, from asyncio; a task that is cancelled frees its row by the next step."""
         [stream] = self._submit(Engine.agenerate, prompt, output_type, settings, one="agenerate")
-        async with stream:
-            return _made(await stream.acompletion(), details)
+        while True:
+            try:
+                async with stream:
+                    return _made(await stream.acompletion(), details)
+            except ValueRefusedError as error:
+                stream = self._again(stream, error, settings)
+
+    def _again(self, stream: EngineStream, error: ValueRefusedError, settings: EngineSettings) -> EngineStream:
+        """The next turn of a chat whose value was refused. Raises the error if there is to be none."""
+        if (request := next_attempt(stream.request, error)) is None:
+            raise error
+        [again] = submit(self._thread, self._model, [request], owner=self, priority=settings.get("priority", 0))
+        return again
 
     def _submit(
         self,
         function: Callable[..., Any],
         prompts: Prompt | Prompts[AnyPrompt],
         output_type: Any,
-        given: EngineSettings,
+        given: AskedSettings,
         *,
         one: str = "",
     ) -> list[EngineStream]:
         settings: dict[str, Any] = {**given}
         cache_salt, priority = settings.pop("cache_salt", None), settings.pop("priority", 0)
+        retries = settings.pop("retries", 0) if one in ("generate", "agenerate") else 0
         call = read_call(
             self._model,
             prompts,
@@ -235,6 +252,7 @@ class Engine:
             late=True,
             details=True,
             max_batch_tokens=self._own_tokens,
+            retries=retries,
             check=check_loaded,
         )
         if self._step_rows > 1 and self._step_rows % (needed := find_step_rows(self._model, True)):

@@ -36,6 +36,7 @@ GENERATING: Hints = {
     ("logprobs", "output_scores", "output_logits"): "details=True, top_logprobs=...",
     ("return_dict_in_generate", "return_full_text"): "details=True",
     ("streamer", "stream"): "gen.stream instead",
+    ("max_retries", "num_retries"): "retries={}",
     ("details",): "completion() of the stream, at its end",
     ("generator", "rng", "random_state", "random_seed"): "seed=...",
     ("generation_config",): "its parts: sampler=..., max_new_tokens=..., stop=...",

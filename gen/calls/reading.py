@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 from gen.arguments import LARGEST, as_lists, check_flag, read_whole
 from gen.calls.call import Call
+from gen.calls.retrying import next_turn
 from gen.constraints.constraint import Constraint
-from gen.errors import ArgumentError, ConstraintError, GenError, show
+from gen.constraints.describing import describe
+from gen.errors import ArgumentError, ConstraintError, GenError, ValueRefusedError, show
 from gen.loop.memory import check_room
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model
@@ -17,12 +19,14 @@ from gen.models.checks import check_usable
 from gen.receipts.writing import ReceiptWriter
 from gen.requests.drafts import read_drafts
 from gen.requests.images import read_images
-from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts
+from gen.requests.prompts import AnyPrompt, Prompt, Prompts, as_messages, begun_message, split_prompts
 from gen.requests.reading import constrained, of_each, read_requests
 from gen.requests.request import Request
 from gen.requests.settings import Settings, is_list_for_each
 from gen.samplers import BeamSearchSampler, Sampler
 from gen.samplers.base import read_sampler
+from gen.scoring.fields import FieldScorer
+from gen.tools.describing import with_system_text
 
 OnErrors = Literal["raise", "return"]
 Late = Callable[[], Constraint]
@@ -41,6 +45,7 @@ def read_call(
     max_batch_tokens: int | None = None,
     errors: OnErrors = "raise",
     exact: bool = False,
+    retries: int = 0,
     check: Callable[[Model], object] = check_usable,
 ) -> Call:
     """Read and check the arguments of `gen.generate`, which describes them.
@@ -84,12 +89,17 @@ def read_call(
     distinct = {id(each): each for each in types}  # a type that several prompts share is compiled once
     compiled = {key: _compiled(model, each, late) for key, each in distinct.items()}
     own_tokens = tokens_of_a_step_row(max_batch_tokens, step_rows)
+    images = read_images(settings.images, count, local_files=settings.local_files)
+    check_flag("describe", settings.describe)
+    if settings.describe:
+        prompts = [_described(settings, *one) for one in zip(range(len(prompts)), prompts, images, types, strict=True)]
+    retries = _read_retries(retries, [as_messages(one, chat=settings.chat, images=0) for one in prompts], samplers)
     requests = read_requests(
         model,
         prompts,
         settings,
         samplers,
-        read_images(settings.images, count, local_files=settings.local_files),
+        images,
         typed=[each is not None for each in types],
         max_batch_tokens=own_tokens,
         failed=failed,
@@ -98,8 +108,15 @@ def read_call(
     drafts = read_drafts(model, settings.draft, len(prompts), batch=batch)
     read: list[Request] = []
     write_receipt = ReceiptWriter(model).receipt if details else None
+    score_fields = FieldScorer(model).scores if details else None
     for request in requests:
-        request = replace(request, write_receipt=write_receipt, draft=drafts[request.number])
+        number = request.number
+        request = replace(request, write_receipt=write_receipt, score_fields=score_fields, draft=drafts[number])
+        if retries:
+            own = _of_prompt(settings, number, batch=batch)
+            messages = as_messages(prompts[number], chat=settings.chat, images=len(images[number]))
+            again = partial(_next_turn, model, messages, types[number], own, max_batch_tokens, details, retries - 1)
+            request = replace(request, retry=again)
         constraint, compile_late = compiled[id(types[request.number])]
         try:
             if compile_late is not None:
@@ -115,6 +132,74 @@ def read_call(
                 raise
             failed[request.number] = error
     return Call(read, batch, returned, details, failed, step_rows)
+
+
+def _described(settings: Settings, number: int, prompt: Prompt, images: Sequence[Any], output_type: Any) -> Prompt:
+    """A chat whose system message describes the output type."""
+    messages = as_messages(prompt, chat=settings.chat, images=len(images))
+    if not messages:
+        raise ArgumentError(
+            f"describe=True is for chats, and prompt {number} is none; give chat=True with a text, or put "
+            "gen.describe(output_type) into the prompt."
+        )
+    if output_type is None:
+        raise ArgumentError(f"describe=True describes an output type, and prompt {number} has none.")
+    return with_system_text(messages, describe(output_type))
+
+
+def _read_retries(retries: int, chats: Sequence[Sequence[Any]], samplers: Sequence[Sampler]) -> int:
+    """How often a refused value is asked for again."""
+    retries = read_whole("retries", retries)
+    if not retries:
+        return 0
+    if not all(chats):
+        number = [*map(bool, chats)].index(False)
+        raise ArgumentError(
+            f"retries are further turns of a chat, and prompt {number} is none; give chat=True with a text, or give "
+            "the prompt as a list of messages."
+        )
+    if any(isinstance(one, BeamSearchSampler) or one.samples != 1 for one in samplers):
+        raise ArgumentError("retries are for one text a prompt; take gen.samplers.greedy or multinomial(samples=1).")
+    return retries
+
+
+def _of_prompt(settings: Settings, number: int, *, batch: bool) -> Settings:
+    """The settings of one prompt of a list, for a call with this prompt alone."""
+    if not batch:
+        return settings
+
+    def own(given: Any) -> Any:
+        return given[number] if isinstance(given := as_lists(given), list | tuple | range) else given
+
+    names = ("sampler", "max_new_tokens", "seed", "thinking", *(["stop"] if is_list_for_each(settings.stop) else []))
+    mine = {name: own(getattr(settings, name)) for name in names}
+    return replace(settings, **mine, images=None if settings.images is None else settings.images[number])
+
+
+def _next_turn(
+    model: Model,
+    messages: Sequence[Any],
+    output_type: Any,
+    settings: Settings,
+    max_batch_tokens: int | None,
+    details: bool,
+    retries: int,
+    request: Request,
+    error: ValueRefusedError,
+) -> Request:
+    """The request for the turn after a refused one."""
+    begun = begun_message(messages, settings.chat_template_kwargs)
+    settings = replace(settings, seed=request.seeds[0], describe=False, draft=None, max_time=None)
+    call = read_call(
+        model,
+        next_turn(messages, begun, error),
+        output_type,
+        settings,
+        details=details,
+        max_batch_tokens=max_batch_tokens,
+        retries=retries,
+    )
+    return call.requests[0]
 
 
 def find_step_rows(model: Model, exact: bool, requests: Sequence[Request] = ()) -> int:

@@ -15,6 +15,7 @@ from gen.loop.feed import Feed
 from gen.loop.jobs import Job
 from gen.loop.results.events import Events
 from gen.loop.results.values import valued
+from gen.requests.request import Request
 
 T = TypeVar("T")
 
@@ -34,6 +35,11 @@ class Stream(Iterator[str]):
         self._feed = feed
         self._closed = False
         self._read_as = ""
+
+    @property
+    def request(self) -> Request:
+        """What it continues."""
+        return self._feed.job.request
 
     @property
     def _constraint(self) -> Constraint | None:

@@ -147,6 +147,7 @@ def _show(one: Given, result: Any, as_json: bool) -> bool:
 def _as_json(one: Given, completion: "gen.Completion") -> str:
     """A line of JSON; infinite numbers, which JSON does not have, are null."""
     told = asdict(completion)
+    del told["attempts"]  # the command line asks once
     if completion.top_logprobs is None:
         del told["top_logprobs"]
     return json.dumps(finite({"prompt": one.text, **told}))

@@ -102,7 +102,7 @@ def run_batch(
     logits_processors: None = None,
     top_logprobs: int | None = None,
     shorten: bool = False,
-    truncate: Literal["left"] | None = None,
+    truncate: Literal["left", "turns"] | None = None,
     exact: bool = False,
     speculate: "Speculate" = "auto",
     drafts: str | Path | None = None,

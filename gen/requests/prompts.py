@@ -1,5 +1,6 @@
 """Reads prompts: texts, token ids, arrays and conversations as token ids, with their images."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
@@ -55,6 +56,29 @@ def begun_message(prompt: Prompt, template_kwargs: Mapping[str, object] | None) 
     if isinstance(content, list | tuple):
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
     return content if isinstance(content, str) else ""
+
+
+def as_messages(prompt: Prompt, *, chat: bool, images: int) -> Sequence[Message]:
+    """The messages of a chat, which may be given as a text; an empty list for any other prompt.
+
+    Args:
+        images: how many images come with a text, before it.
+    """
+    if not (isinstance(prompt, str) and chat):
+        return messages_of(prompt)
+    parts = [*({"type": "image"} for _ in range(images)), {"type": "text", "text": prompt}]
+    return [{"role": "user", "content": parts if images else prompt}]
+
+
+def without_old_turns(messages: Sequence[Message], fits: Callable[[Sequence[Message]], bool]) -> Sequence[Message]:
+    """A chat without its oldest turns, as few of them as must go. A turn is a user's message with all answers to it;
+    the system message and the last turn stay, even if they do not fit.
+    """
+    asked = ("system", "developer")
+    head = next((place for place, one in enumerate(messages) if one.get("role") not in asked), len(messages))
+    users = {place for place, one in enumerate(messages) if one.get("role") == "user"}
+    cuts = [[*messages[:head], *messages[place:]] for place in sorted({head, *users})]
+    return cuts[min(bisect_left(cuts, True, key=fits), len(cuts) - 1)]
 
 
 def read_prompt(

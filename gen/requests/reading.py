@@ -16,7 +16,16 @@ from gen.errors import ArgumentError, ConstraintError, ContextError, GenError, c
 from gen.models.base import Model
 from gen.requests.images import Illustrated
 from gen.requests.processors import read_processors
-from gen.requests.prompts import Prompt, begun_message, cut_left, messages_of, no_room, read_one_prompt, vocabulary
+from gen.requests.prompts import (
+    Prompt,
+    begun_message,
+    cut_left,
+    messages_of,
+    no_room,
+    read_one_prompt,
+    vocabulary,
+    without_old_turns,
+)
 from gen.requests.request import Bound, Request, Thinking
 from gen.requests.settings import Settings, check_truncate, read_stops_of_each
 from gen.runtime.isolation import isolated
@@ -119,10 +128,21 @@ def read_requests(
     ) -> Request:
         is_chat = _is_chat(prompt, settings)
         thinks = _check_thinks(number, thinks, is_chat, sampler, has_type)
+        own = asked is None and has_type  # with the default limit, a prompt may take three quarters of the context
+        wanted = model.context_length // 4 if own else MOST if asked is None else asked  # of a prompt that may be cut
+        turns = settings.truncate == "turns"
+        if turns:
+            prompt = _last_turns(
+                number,
+                prompt,
+                is_chat and not pictures,
+                lambda one: read_text(number, one, (), thinks)[0],
+                model.context_length - wanted,
+            )
         key = id(prompt), thinks
-        if pictures or key not in known:
+        if pictures or key not in known or turns:
             known[key] = read_text(number, prompt, pictures, thinks)
-        token_ids, illustrated = known.pop(key) if pictures else known[key]
+        token_ids, illustrated = known.pop(key) if pictures or turns else known[key]
         thoughts: Marks | None = None
         if is_chat:
             template_kwargs = settings.chat_template_kwargs
@@ -135,13 +155,13 @@ def read_requests(
                 "thinking out, or load a model that thinks."
             )
         why_whole = "has images" if illustrated else "is a chat" if is_chat else ""
-        own = asked is None and has_type  # with the default limit, a prompt may take three quarters of the context
+        why_whole = "has its last turn alone left" if turns else why_whole
         if settings.truncate is not None:
             token_ids = cut_left(
                 number,
                 token_ids,
                 model.context_length,
-                model.context_length // 4 if own else MOST if asked is None else asked,
+                wanted,
                 bos_token_id=model.tokenizer.bos_token_id,
                 why=why_whole,
             )
@@ -210,6 +230,17 @@ def read_requests(
                 raise
             failed[number] = error
     return requests
+
+
+def _last_turns(number: int, prompt: Prompt, takes: bool, read: Callable[[Prompt], list[int]], most: int) -> Prompt:
+    """A chat without as many old turns as must go for it to have at most so many tokens."""
+    if not takes:
+        raise ArgumentError(
+            f'truncate="turns" is for chats whose images are in their messages, and prompt {number} is none; "left" '
+            "keeps the end of a text."
+        )
+    messages = messages_of(prompt)
+    return without_old_turns(messages, lambda some: len(read(some)) <= most) if messages else prompt
 
 
 def _is_chat(prompt: Prompt, settings: Settings) -> bool:

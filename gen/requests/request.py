@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gen.completions import Receipt
+from gen.completions import FieldScore, Receipt
 from gen.constraints.composing.host_thoughts import HostThoughtWalker
 from gen.constraints.composing.thoughts import ThoughtAutomaton, ThoughtWalker
 from gen.constraints.constraint import Constraint, Walker
 from gen.constraints.host_engine import Grammar
 from gen.constraints.tables.token_automaton import TokenAutomaton
+from gen.errors import ValueRefusedError
 from gen.models.base import Inputs
 from gen.requests.images import Illustrated
 from gen.requests.processors import LogitsProcessor
@@ -78,9 +79,13 @@ class Request:
         deadline: when its texts end, finished or not, in seconds of `time.monotonic`; None for never.
         cache_salt: its KV cache is shared only with requests that have the same salt.
         late: if its output type is still to be compiled, makes the request to run instead, in another thread.
+        retry: (this request, the error) -> the request for the next turn of its chat, if its value is refused; None
+            where there is to be none.
+        attempt: how often its chat was asked, with this request.
         number: which of a call's prompts it is, from 0.
         sample: which of the prompt's texts this request's first text is, from 0.
         write_receipt: (this request, a completion, rank) -> its receipt; None if none can be asked for.
+        score_fields: (this request, a completion) -> `Completion.fields`; None if they cannot be asked for.
     """
 
     prompt_ids: list[int]
@@ -112,9 +117,12 @@ class Request:
     deadline: float | None = None
     cache_salt: str | None = None
     late: "Callable[[Request], Request] | None" = None
+    retry: "Callable[[Request, ValueRefusedError], Request] | None" = None
+    attempt: int = 1
     number: int = 0
     sample: int = 0
     write_receipt: Callable[..., Receipt] | None = None
+    score_fields: Callable[..., list[FieldScore]] | None = None
 
     @property
     def inputs(self) -> Inputs:

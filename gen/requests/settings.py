@@ -21,7 +21,7 @@ from gen.tokens.thoughts import Thinking
 Stop = str | Search
 GivenStop = str | re.Pattern[str]
 Stops = GivenStop | Sequence[GivenStop] | None  # for one prompt
-Truncate = Literal["left"] | None
+Truncate = Literal["left", "turns"] | None
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -44,6 +44,7 @@ class Settings:
     chat: bool = False
     chat_template_kwargs: Mapping[str, object] | None = None
     thinking: Thinking | Sequence[Thinking] = None
+    describe: bool = False
     skip_special_tokens: bool | Sequence[str] = True
     logits_processors: Sequence[LogitsProcessor] | None = None
     top_logprobs: int | None = None
@@ -68,6 +69,7 @@ class OtherSettings(TypedDict, total=False):
     chat: bool
     chat_template_kwargs: Mapping[str, object] | None
     thinking: Thinking | Sequence[Thinking]
+    describe: bool
     skip_special_tokens: bool | Sequence[str]
     logits_processors: Sequence[LogitsProcessor] | None
     top_logprobs: int | None
@@ -92,7 +94,14 @@ class EngineSettings(AllSettings, total=False):
     priority: int
 
 
-_DEFAULTS = {field.name: field.default for field in fields(Settings)} | {"cache_salt": None, "priority": 0}
+class AskedSettings(EngineSettings, total=False):
+    """The keyword arguments of a request of an engine that waits for its value."""
+
+    retries: int
+
+
+_DEFAULTS = {field.name: field.default for field in fields(Settings)}
+_DEFAULTS |= {"cache_salt": None, "priority": 0, "retries": 0}
 
 
 def read_settings(function: Callable[..., Any], given: Mapping[str, Any]) -> Settings:
@@ -123,9 +132,9 @@ def shows_settings(function: F) -> F:
 
 
 def check_truncate(truncate: object) -> None:
-    """Raise an ArgumentError unless it is "left" or None."""
-    if truncate is not None and not (isinstance(truncate, str) and truncate == "left"):
-        raise ArgumentError(f'truncate must be "left" or None, got {show(truncate)}')
+    """Raise an ArgumentError unless it is "left", "turns" or None."""
+    if truncate is not None and not (isinstance(truncate, str) and truncate in ("left", "turns")):
+        raise ArgumentError(f'truncate must be "left", "turns" or None, got {show(truncate)}')
 
 
 def is_list_for_each(stop: object) -> bool:

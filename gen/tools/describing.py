@@ -24,7 +24,13 @@ To call a tool, write its name and its arguments as JSON between <tool_call> and
 
 def with_tools_told(messages: Messages, tools: Sequence[Mapping[str, Any]]) -> Messages:
     """The conversation with the tools described in its system message, which is added if there is none."""
-    told = _HOW.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+    return with_system_text(
+        messages, _HOW.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+    )
+
+
+def with_system_text(messages: Messages, told: str) -> Messages:
+    """The conversation with a text at the end of its system message, which is added if there is none."""
     first = messages[0] if messages else {}
     if first.get("role") != "system":
         return [{"role": "system", "content": told}, *messages]

@@ -70,7 +70,7 @@ def test_a_receipt_leads_back_to_the_request(
 
 
 # compared by what they say, or no part of what shapes a text
-ELSEWHERE = {"constraint", "draft", "sampler", "stops", "write_receipt", "number"}
+ELSEWHERE = {"constraint", "draft", "sampler", "stops", "write_receipt", "number", "score_fields", "retry", "attempt"}
 
 
 def test_what_a_receipt_says(demo: Any) -> None:

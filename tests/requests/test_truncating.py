@@ -1,5 +1,7 @@
 """Overlong prompts are cut on the left if that is asked for, so that prompt and new tokens fit into the context."""
 
+from itertools import chain
+from random import Random
 from typing import Any
 
 import pytest
@@ -84,7 +86,13 @@ def test_a_type_that_needs_more_is_left_as_much_as_its_shortest_text(bos: bool) 
             {"max_new_tokens": 32},
             "max_new_tokens is 32, and the model's context of 32 leaves no room",
         ),
-        ("x", {"truncate": "right"}, "truncate must be \"left\" or None, got 'right'"),
+        ("x", {"truncate": "right"}, 'truncate must be "left", "turns" or None, got \'right\''),
+        ("x" * 40, {"truncate": "turns"}, 'truncate="turns" is for chats'),
+        (
+            [{"role": "user", "content": "x" * 5}, {"role": "user", "content": "x" * 40}],
+            {"truncate": "turns", "chat_template_kwargs": {"chat_template": "{{ messages[-1].content }}"}},
+            "prompt 0 has its last turn alone left, which is not cut: its 40 tokens and 12 new",
+        ),
     ],
 )
 def test_what_cannot_be_cut_is_refused(prompt: Any, settings: dict[str, Any], message: str) -> None:
@@ -102,3 +110,38 @@ def test_without_it_an_overlong_prompt_says_what_to_give_and_a_chat_does_not() -
         generate(model, "x" * 40)
     with pytest.raises(gen.ArgumentError, match=r"Shorten the prompt.$"):
         generate(model, "x" * 40, chat=True, **PLAIN)
+
+
+def test_a_chat_loses_its_oldest_turns_and_no_more_than_it_must() -> None:
+    """The oracle tries each number of turns to leave out, and takes the first chat that leaves room."""
+    template = "{% for one in messages %}{{ one.role[0] }}{{ one.content }}{% endfor %}"
+    seen: list[str] = []
+
+    def script(prompt: str) -> list[int]:
+        seen.append(prompt)
+        return [*b"yes"]
+
+    model, random = ScriptedModel(script, context_length=64), Random(0)
+    chats, wanted = list[list[dict[str, str]]](), list[str]()
+    for _ in range(60):
+        head = [{"role": "system", "content": "s" * random.randint(0, 9)}] * random.randint(0, 1)
+        turns = [
+            [{"role": "user", "content": f"{number}é" * random.randint(1, 3)}]
+            + [{"role": "assistant", "content": "a" * random.randint(0, 12)}] * random.randint(0, 2)
+            for number in range(random.randint(1, 9))
+        ]
+        turns[-1] = turns[-1][:1]
+        greeting = [{"role": "assistant", "content": "hello"}] * random.randint(0, 1)
+        rests = [list(chain.from_iterable(turns[place:])) for place in range(len(turns))]
+        cuts = [greeting + rests[0], *rests]
+        texts = ["".join(one["role"][0] + one["content"] for one in head + cut) for cut in cuts]
+        if len(texts[-1].encode()) <= 52:
+            chats.append(head + cuts[0])
+            wanted.append(next(text for text in texts if len(text.encode()) <= 52))
+    settings: Any = {"max_new_tokens": 12, "chat_template_kwargs": {"chat_template": template}, "truncate": "turns"}
+    for chat in chats:
+        assert gen.generate(model, chat, **settings) == "yes"
+    assert seen == wanted
+    assert gen.generate(model, chats, **settings) == ["yes"] * len(chats)
+    assert sorted(seen[len(chats) :]) == sorted(wanted)
+    assert len({len(text) for text in wanted}) > 20

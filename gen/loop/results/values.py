@@ -17,7 +17,8 @@ _LATER = "Give more max_time"
 
 
 def valued(request: Request, completion: Completion, rank: int = 0) -> Completion:
-    """A completion with its value, the engine that held the text to its output type, and what writes its receipt.
+    """A completion with its value, the engine that held the text to its output type, and what writes its
+    receipt and scores its fields.
 
     Args:
         rank: of a beam search, which of its texts it is.
@@ -29,7 +30,8 @@ def valued(request: Request, completion: Completion, rank: int = 0) -> Completio
     if constraint is None:
         return receipted(request, completion, rank)
     name = f"prompt {request.number}"
-    bare = receipted(request, replace(completion, value=None, engine=constraint.engine), rank)
+    known = replace(completion, value=None, engine=constraint.engine, attempts=request.attempt)
+    bare = receipted(request, known, rank)
     text, limited = show(completion.text, 200), completion.finish_reason == "length"
     late = completion.finish_reason == "timeout"
     more = f"{_MORE[request.bound]}, or a type whose strings and lists have bounds"
@@ -77,6 +79,6 @@ def valued(request: Request, completion: Completion, rank: int = 0) -> Completio
 
 
 def receipted(request: Request, completion: Completion, rank: int = 0) -> Completion:
-    """The completion, with what writes its receipt; the rank is as for `valued`."""
-    write = request.write_receipt
-    return completion.written_by(write and partial(write, request, rank=rank))
+    """The completion, with what writes its receipt and scores its fields; the rank is as for `valued`."""
+    write, score = request.write_receipt, request.score_fields
+    return completion.made_by(write and partial(write, request, rank=rank), score and partial(score, request))

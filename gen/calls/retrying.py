@@ -1,0 +1,54 @@
+"""A value that its type refuses, asked for again: the refusal is the next turn of the chat."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gen.calls.call import Call
+from gen.errors import GenError, ValueRefusedError
+from gen.loop.jobs import Job, new_job
+from gen.models.base import Model
+from gen.requests.request import Request
+from gen.tokens.tokenizers import Message
+
+
+def next_turn(messages: Sequence[Message], begun: str, error: ValueRefusedError) -> list[Message]:
+    """The chat with the refused answer, without its thought, and with what its type says of it.
+
+    Args:
+        begun: what the last message has of the answer; "" if that message is not the assistant's.
+    """
+    said = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ") for one in error.errors]
+    why = "; ".join(said) or str(error.__cause__)
+    return [
+        *(messages[:-1] if begun else messages),
+        {"role": "assistant", "content": begun + error.text},
+        {"role": "user", "content": f"This is refused: {why}. Answer again."},
+    ]
+
+
+def next_attempt(request: Request, error: ValueRefusedError) -> Request | None:
+    """The request for the next turn; None if there is to be none, or if the context has no room for it."""
+    if request.retry is None:
+        return None
+    try:
+        made = request.retry(request, error)
+    except GenError:
+        return None
+    kept = {name: getattr(request, name) for name in ("number", "deadline", "cache_salt")}
+    return replace(made, attempt=request.attempt + 1, **kept)
+
+
+def retry_refused(model: Model, call: Call, jobs: list[Job]) -> list[Job]:
+    """Put jobs for the next turn in the place of those whose value was refused; returns the new ones."""
+    new = []
+    for place, job in enumerate(jobs):
+        try:
+            if job.request.retry is not None:
+                call.result(job)
+        except ValueRefusedError as error:
+            if (request := next_attempt(job.request, error)) is not None:
+                jobs[place] = new_job(model, request)
+                new.append(jobs[place])
+        except Exception:  # the call itself raises it
+            continue
+    return new
