@@ -32,6 +32,7 @@ from virtual_gpus import virtual_gpus
 # Pages whose programs no test can run. Tests below check that these programs parse, and that all names in them exist.
 NEEDS = {
     "exllama.md": "a CUDA device with exllamav2 and exllamav3",
+    "guides/extraction.md": "SmolLM2-135M-Instruct, which `make real` downloads",
     "guides/serve.md": "a server that runs, and OpenAI's client; tests/server has what clients send",
     "guides/thinking.md": "SmolLM2-135M-Instruct, which `make real` downloads",
     "guides/tools.md": "SmolLM2-135M-Instruct, which `make real` downloads",
