@@ -9,6 +9,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 import gen
+from gen.models.transformers import packed_linear
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 
 TOKENS = torch.tensor([[5, 9, 200, 31]])
@@ -19,8 +20,13 @@ SETTINGS: Any = {"seed": 3, "max_new_tokens": 12}
     ("dtype", "tied", "pack"),
     [("float32", False, False), ("float32", True, True), ("bfloat16", True, False), ("float16", False, True)],
 )
-def test_transformers_and_gen_read_what_was_saved(tmp_path: Path, dtype: str, tied: bool, pack: bool) -> None:
-    plain = tiny_model(tie_word_embeddings=tied).to(getattr(torch, dtype))
+def test_transformers_and_gen_read_what_was_saved(
+    tmp_path: Path, dtype: str, tied: bool, pack: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_linear, "_LARGE", 1)
+    plain: Any = tiny_model(tie_word_embeddings=tied, hidden_size=256 if pack else 32)
+    frequencies = plain.model.rotary_emb.inv_freq
+    plain.to(getattr(torch, dtype)).model.rotary_emb.inv_freq = frequencies  # float32, as in every model that is loaded
     plain.generation_config = GenerationConfig(do_sample=True, temperature=0.5, top_k=7)
     with torch.inference_mode():
         wanted = plain(TOKENS).logits
@@ -46,6 +52,7 @@ def test_transformers_and_gen_read_what_was_saved(tmp_path: Path, dtype: str, ti
     assert gen.generate(again, "x", chat=True, **SETTINGS) == gen.generate(again, "x ü!", **SETTINGS)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT reads what is going
 def test_what_cannot_be_saved_says_why(tmp_path: Path) -> None:
     adapted: Any = get_peft_model(tiny_model(), LoraConfig(r=2, target_modules=["q_proj"]))
     model = gen.from_transformers(adapted.eval(), byte_tokenizer())
