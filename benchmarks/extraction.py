@@ -99,7 +99,7 @@ def items_found(model: Any) -> list[dict[str, object]]:
     chats = [[{"role": "user", "content": f"{text}\n\n{question}"}] for text, _ in cases]
     kind = list[Item]
     for whitespace in ("line", "compact", "indent", "model", None):
-        bounded = None if whitespace is None else gen.json_schema(kind, whitespace=whitespace)  # type: ignore[arg-type]
+        bounded = None if whitespace is None else gen.json_schema(kind, whitespace=whitespace)
         made, seconds = _made(model, chats, bounded)
         right = wrong = 0
         for one, (_, truth) in zip(made, cases, strict=True):

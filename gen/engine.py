@@ -236,7 +236,7 @@ class Engine:
         function: Callable[..., Any],
         prompts: Prompt | Prompts[AnyPrompt],
         output_type: Any,
-        given: AskedSettings,
+        given: EngineSettings | AskedSettings,
         *,
         one: str = "",
     ) -> list[EngineStream]:

@@ -173,7 +173,8 @@ def _of_prompt(settings: Settings, number: int, *, batch: bool) -> Settings:
 
     names = ("sampler", "max_new_tokens", "seed", "thinking", *(["stop"] if is_list_for_each(settings.stop) else []))
     mine = {name: own(getattr(settings, name)) for name in names}
-    return replace(settings, **mine, images=None if settings.images is None else settings.images[number])
+    images: Any = settings.images
+    return replace(settings, **mine, images=None if images is None else images[number])
 
 
 def _next_turn(

@@ -132,7 +132,8 @@ def _spelt(model: Model, texts: Sequence[bytes], answer: bytes, place: _Place, o
 
 def _leaves_of(plan: Plan, text: str) -> list[_Leaf] | None:
     """The leaves of a text; None for texts that have none."""
-    kind, *given = plan.key  # type: ignore[misc]  # the keys of plans are tuples
+    key: Any = plan.key  # a tuple
+    kind, given = key[0], key[1:]
     if kind == "choice":
         return [_Leaf((), 0, len(text), given)]
     if kind == "text":

@@ -69,7 +69,7 @@ def test_all_ways_to_ask_one_prompt_retry_alike() -> None:
                 await gen.agenerate(model, ask(2), Guess, retries=2, details=True, **CHAT),
                 await gen.agenerate(model, ask(2), Guess, retries=2, details=True, speculate=False, **CHAT),
                 await engine.agenerate(ask(2), Guess, retries=2, details=True, **CHAT),
-                await asyncio.to_thread(engine.generate, ask(2), Guess, retries=2, details=True, **CHAT),
+                await asyncio.to_thread(lambda: engine.generate(ask(2), Guess, retries=2, details=True, **CHAT)),
                 gen.generate(model, "2 times", Guess, chat=True, retries=2, details=True, **CHAT),
             ]
 
