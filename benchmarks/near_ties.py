@@ -43,8 +43,8 @@ def gaps(logits: Tensor, key: Tensor | None, sampler: Sampler) -> dict[str, floa
     ranked, order = values.sort(descending=True, stable=True)
     mass = (ranked - ranked[0]).exp()
     if sampler.top_k is not None and sampler.top_k < len(ranked):
-        least = ranked[int(sampler.top_k) - 1]
-        found["top-k"] = float(least - ranked[ranked < least].max()) if (ranked < least).any() else math.inf
+        least, first_left_out = ranked[int(sampler.top_k) - 1 : int(sampler.top_k) + 1]
+        found["top-k"] = float(least - first_left_out)  # 0 of equals, which are all kept
         mass *= ranked >= least
     if sampler.top_p is not None and sampler.top_p < 1:
         reached = mass.cumsum(0)
