@@ -134,12 +134,8 @@ def engine_steps(model: FilledModel, lengths: Sequence[int], steps: int, rounds:
     """Seconds of the engine's thread for `steps` steps, round by round, while all texts run."""
     model.begun.clear()
     with gen.Engine(model, rows=len(lengths)) as engine:
-        streams = [
-            engine.submit(
-                [5] * length, sampler=gen.samplers.greedy(), max_new_tokens=2 * WARM + rounds * steps, eos_token_id=[]
-            )
-            for length in lengths
-        ]
+        prompts, limit = [[5] * length for length in lengths], 2 * WARM + rounds * steps
+        streams = engine.submit_all(prompts, sampler=gen.samplers.greedy(), max_new_tokens=limit, eos_token_id=[])
         for stream in streams:
             stream.completion()
     begun = [when for when, texts in model.begun if texts == len(lengths)][WARM:]

@@ -92,8 +92,9 @@ def read_call(
     images = read_images(settings.images, count, local_files=settings.local_files)
     check_flag("describe", settings.describe)
     if settings.describe:
+        check_flag("chat", settings.chat)
         prompts = [_described(settings, *one) for one in zip(range(len(prompts)), prompts, images, types, strict=True)]
-    retries = _read_retries(retries, [as_messages(one, chat=settings.chat, images=0) for one in prompts], samplers)
+    retries = _read_retries(retries, settings, prompts, samplers)
     requests = read_requests(
         model,
         prompts,
@@ -147,11 +148,13 @@ def _described(settings: Settings, number: int, prompt: Prompt, images: Sequence
     return with_system_text(messages, describe(output_type))
 
 
-def _read_retries(retries: int, chats: Sequence[Sequence[Any]], samplers: Sequence[Sampler]) -> int:
+def _read_retries(retries: int, settings: Settings, prompts: Sequence[Prompt], samplers: Sequence[Sampler]) -> int:
     """How often a refused value is asked for again."""
     retries = read_whole("retries", retries)
     if not retries:
         return 0
+    check_flag("chat", settings.chat)
+    chats = [as_messages(one, chat=settings.chat, images=0) for one in prompts]
     if not all(chats):
         number = [*map(bool, chats)].index(False)
         raise ArgumentError(

@@ -22,7 +22,6 @@ from gen.cli.values import check_top_logprobs, read_output_type, read_pictures
 from gen.errors import ArgumentError
 from gen.offline.described import made_sampler
 from gen.offline.files import finite
-from gen.requests.settings import read_stops
 
 app = typer.Typer(
     help="Generate text with local language models.",
@@ -129,6 +128,8 @@ def _read(asked: TextOptions) -> tuple[dict[str, Any], Any]:
     """The arguments of `gen.generate` that the options ask for, and the output type."""
     settings = asked.settings()
     settings["sampler"] = made_sampler(settings["sampler"])
+    from gen.requests.settings import read_stops  # needs torch, which waits for --threads
+
     read_stops(settings["stop"])
     return settings, read_output_type(asked.schema, asked.regex, asked.choice)
 

@@ -242,7 +242,7 @@ def json_schema(
     check_flag("closed", closed)
     if not isinstance(whitespace, str) or whitespace not in ("line", "compact", "indent", "model"):
         raise ConstraintError(f'whitespace must be "line", "compact", "indent" or "model", got {show(whitespace)}')
-    if required is not None and required != "all":
+    if required is not None and not (isinstance(required, str) and required == "all"):
         raise ConstraintError(f'required must be "all" or None, got {show(required)}')
     if isinstance(schema, type) or get_origin(schema) is not None:
         from gen.constraints.python_types import schema_of  # only those who ask for types need pydantic

@@ -149,7 +149,7 @@ def test_rows_with_memory_of_their_own_end_where_a_layer_does_not_read_them_any_
     model = gen.from_transformers(hf_model, byte_tokenizer())
     found = texts(model)
     rows: Any = model.idle.take()
-    assert rows.rooms
+    assert rows.decoder.rooms
     model.idle.put(rows)
     hf_model.model.layers[1].self_attn.__class__ = Scaling
     if engine:
