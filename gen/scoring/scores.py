@@ -198,15 +198,15 @@ def classify(
         ArgumentError, ModelError: as for `gen.score`; or two options are equal.
     Host sync: one at the end.
     """
-    if normalise not in ("none", "tokens"):
+    if not isinstance(normalise, str) or normalise not in ("none", "tokens"):
         raise ArgumentError(f'normalise must be "none" or "tokens", got {show(normalise)}')
     values, texts = _read_options(options)
     given, batch = _read_prompts(model, prompt, chat=chat)
-    if errors not in (("raise", "return") if batch else ("raise",)):
+    if not isinstance(errors, str) or errors not in (("raise", "return") if batch else ("raise",)):
         raise ArgumentError(f'errors must be "raise", or "return" for a list of prompts, got {show(errors)}')
     failed: dict[int, GenError] = {}
     contexts: dict[int, Prompt] = dict(enumerate(given))
-    if thinking:
+    if thinking is not None and thinking is not False:
         settings = Settings(
             sampler=sampler,
             seed=seed,

@@ -100,6 +100,8 @@ def places() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], str]]:
         (gen.generate, {"model": MODEL, "prompt": "x", "max_new_tokens": 2, "shorten": True}),
         (gen.stream, {"model": MODEL, "prompt": "x", "max_new_tokens": 2}),
         (gen.compile, {"model": MODEL, "output_type": int}),
+        (gen.classify, {"model": MODEL, "prompt": "x", "options": ["a", "b"]}),
+        (gen.describe, {"output_type": int}),
         (gen.regex, {"pattern": "a"}),
         (gen.choice, {"options": ["a"]}),
         (gen.json_schema, {"schema": {}}),
