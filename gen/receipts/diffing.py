@@ -13,7 +13,7 @@ from gen.errors import ArgumentError, show
 from gen.loop.prefixes.beginnings import common
 from gen.models.base import Model
 from gen.receipts.checks import Difference, Kind, Verification
-from gen.receipts.reading import unlike
+from gen.receipts.reading import listed, unlike
 from gen.receipts.verifying import verify
 
 _SHOWN = 24  # characters of a text around the place where two part
@@ -157,12 +157,11 @@ def diff(old: Sequence[Receipt], new: Sequence[Receipt] | Model) -> Diff:
         ArgumentError: `old` or `new` has something else; or as `gen.verify`.
         ConstraintError: as `gen.verify`.
     """
-    for one in [*old, *(() if isinstance(new, Model) else new)]:
-        if not isinstance(one, Receipt):
-            raise ArgumentError(f"diff takes receipts, as gen.Receipt.load gives them, got {show(one)}")
+    old = listed("diff", old)
     if isinstance(new, Model):
-        found = verify(new, list(old))
+        found = verify(new, old)
         return Diff(texts=[_verified(new, *one) for one in zip(range(len(old)), old, found, strict=True)])
+    new = listed("diff", new)
     waiting = defaultdict[Any, deque[Receipt]](deque)
     for receipt in new:
         waiting[_key(receipt)].append(receipt)

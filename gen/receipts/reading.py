@@ -1,7 +1,7 @@
 """Reads a receipt back into the request that made its text."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gen import samplers
@@ -48,6 +48,17 @@ def read_receipt(model: Model, receipt: Receipt, number: int = 0) -> Request:
         raise type(error)(f"receipt {number}: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ArgumentError(f"receipt {number} is not whole: {error!r}") from error
+
+
+def listed(function: str, given: object) -> list[Receipt]:
+    """The receipts that a function was given, one or a list. Raises an ArgumentError if they are something else."""
+    found: list[Any] = [given]
+    if isinstance(given, Sequence | Iterator) and not isinstance(given, str | bytes):
+        found = list(given)
+    for one in found:
+        if not isinstance(one, Receipt):
+            raise ArgumentError(f"{function} takes receipts, as gen.Receipt.load gives them, got {show(one)}")
+    return found
 
 
 def changes(model: Model, receipt: Receipt) -> dict[str, tuple[Any, Any]]:

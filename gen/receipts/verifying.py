@@ -15,7 +15,6 @@ from math import inf
 from typing import overload
 
 from gen.completions import Receipt
-from gen.errors import ArgumentError, show
 from gen.loop.cuda_streams import Streams
 from gen.loop.jobs import new_job
 from gen.loop.memory import is_out_of_memory
@@ -28,7 +27,7 @@ from gen.models.checks import check_model
 from gen.receipts.blocks import Reading
 from gen.receipts.checks import Check, Difference, Kind, Verification
 from gen.receipts.margins import tolerance
-from gen.receipts.reading import changes, read_receipt
+from gen.receipts.reading import changes, listed, read_receipt
 from gen.samplers import BeamSearchSampler
 
 _ROWS = {"cpu": 16, "cuda": 64}  # receipts side by side, by type of device
@@ -63,10 +62,7 @@ def verify(
     Host sync: one at the end of a block, and some where a token differs. On CUDA output types on the host engine wait
     at each token.
     """
-    given = [receipts] if isinstance(receipts, Receipt) else list(receipts)
-    for one in given:
-        if not isinstance(one, Receipt):
-            raise ArgumentError(f"verify takes receipts, as gen.Receipt.load gives them, got {show(one)}")
+    given = listed("verify", receipts)
     check_model(model)
     streams = Streams(model.placement)
     checks = [_begin(model, one, number) for number, one in enumerate(given)]

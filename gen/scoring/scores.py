@@ -127,7 +127,7 @@ def score(
             model,
             number,
             prompt,
-            None if several == [None] else several,
+            None if len(several) == 1 and several[0] is None else several,
             chat=chat,
             template_kwargs=chat_template_kwargs,
         )
