@@ -1,4 +1,5 @@
-"""What compiles, and on which engine, depends neither on the machine's speed nor on what was compiled before."""
+"""What compiles, on which engine, and the text of a seed depend neither on the machine's speed nor on what was compiled
+before."""
 
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import gen
 from gen.constraints.automata.limits import TooLarge
 from gen.constraints.schema import schema_table
 
@@ -39,6 +41,28 @@ def test_a_clock_that_runs_100_times_faster_changes_nothing(monkeypatch: pytest.
     monkeypatch.undo()
     assert after == before
     assert sum("states" in said and "more" not in said for said in before.values()) >= 2
+
+
+def test_neither_engine_nor_text_of_a_type_depends_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    recursive = {"$ref": "#/$defs/list", "$defs": {"list": {"type": "array", "items": {"$ref": "#/$defs/list"}}}}
+    types = [gen.json_schema(SCHEMAS["a number"]), gen.json_schema(recursive)]
+
+    def texts() -> list[tuple[str, str]]:
+        model, made = gen.load("demo"), list[tuple[str, str]]()  # its tokenizer has kept no types
+        for number, each in enumerate(types):
+            kind = gen.compile(model, each)
+            done = gen.generate(model, "As JSON:", kind, seed=number, max_new_tokens=30, shorten=True, details=True)
+            made.append((kind.engine, done.text))
+        return made
+
+    before = texts()
+    ticks = count(0, 100)
+    for clock in ("thread_time", "process_time", "perf_counter", "monotonic", "time"):
+        monkeypatch.setattr(time, clock, lambda: float(next(ticks)))
+    after = texts()
+    monkeypatch.undo()
+    assert after == before
+    assert {engine for engine, _ in before} == {"device", "host"}
 
 
 def test_what_was_compiled_before_changes_nothing() -> None:

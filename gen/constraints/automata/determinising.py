@@ -7,7 +7,7 @@ Example: state 0 leads to 1 by "a", and without reading to 2, which leads to its
     state 1 has no edges: it stays itself, not a set
 
 In most automata, most states were copied from deterministic automata: they keep their edges, and only the few sets
-need work. There are bounds on states, on the members of all sets together (memory) and on time.
+need work. There are bounds on states, on the members of all sets together (memory) and on work.
 """
 
 from array import array
