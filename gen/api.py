@@ -303,7 +303,7 @@ def generate(
     try:
         with tqdm(total=len(jobs), unit="prompt", file=sys.stderr, disable=not progress) as bar:
             run_all(model, jobs, options, lambda _: bar.update())
-        while again := retry_refused(model, call, jobs):
+        while again := retry_refused(model, [call] * len(jobs), jobs):
             run_all(model, again, options)
     except KeyboardInterrupt:
         raise Interrupted(call.so_far(jobs)) from None
@@ -436,7 +436,7 @@ async def agenerate(
                 for job in asked:
                     if not job.ended:
                         job.cancel()
-        asked = retry_refused(model, call, jobs)
+        asked = retry_refused(model, [call] * len(jobs), jobs)
     return call.results(jobs)
 
 

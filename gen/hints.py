@@ -37,6 +37,7 @@ GENERATING: Hints = {
     ("return_dict_in_generate", "return_full_text"): "details=True",
     ("streamer", "stream"): "gen.stream instead",
     ("max_retries", "num_retries"): "retries={}",
+    ("retries",): "gen.generate or an engine's generate instead: a stream has shown its text when its type refuses it",
     ("details",): "completion() of the stream, at its end",
     ("generator", "rng", "random_state", "random_seed"): "seed=...",
     ("generation_config",): "its parts: sampler=..., max_new_tokens=..., stop=...",

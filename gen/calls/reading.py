@@ -116,7 +116,7 @@ def read_call(
         if retries:
             own = _of_prompt(settings, number, batch=batch)
             messages = as_messages(prompts[number], chat=settings.chat, images=len(images[number]))
-            again = partial(_next_turn, model, messages, types[number], own, max_batch_tokens, details, retries - 1)
+            again = partial(_next_turn, model, messages, types[number], own, own_tokens, details, retries - 1)
             request = replace(request, retry=again)
         constraint, compile_late = compiled[id(types[request.number])]
         try:
@@ -191,7 +191,7 @@ def _next_turn(
     request: Request,
     error: ValueRefusedError,
 ) -> Request:
-    """The request for the turn after a refused one."""
+    """The request for the turn after a refused one. Raises an ArgumentError if there is no room for it."""
     begun = begun_message(messages, settings.chat_template_kwargs)
     settings = replace(settings, seed=request.seeds[0], describe=False, draft=None, max_time=None)
     call = read_call(
@@ -203,7 +203,9 @@ def _next_turn(
         max_batch_tokens=max_batch_tokens,
         retries=retries,
     )
-    return call.requests[0]
+    [made] = call.requests
+    check_room([(request.number, 1, len(made.prompt_ids) + made.limit)], max_batch_tokens)
+    return made
 
 
 def find_step_rows(model: Model, exact: bool, requests: Sequence[Request] = ()) -> int:

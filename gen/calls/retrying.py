@@ -1,6 +1,6 @@
 """A value that its type refuses, asked for again: the refusal is the next turn of the chat."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gen.calls.call import Call
@@ -38,17 +38,28 @@ def next_attempt(request: Request, error: ValueRefusedError) -> Request | None:
     return replace(made, attempt=request.attempt + 1, **kept)
 
 
-def retry_refused(model: Model, call: Call, jobs: list[Job]) -> list[Job]:
-    """Put jobs for the next turn in the place of those whose value was refused; returns the new ones."""
+def next_job(model: Model, call: Call, job: Job) -> Job | None:
+    """A job for the next turn, if the value of a job was refused and is asked for again; else None."""
+    try:
+        if job.request.retry is not None:
+            call.result(job)
+    except ValueRefusedError as error:
+        request = next_attempt(job.request, error)
+        return None if request is None else new_job(model, request)
+    except Exception:  # the call itself raises it
+        pass
+    return None
+
+
+def retry_refused(model: Model, calls: Iterable[Call], jobs: list[Job]) -> list[Job]:
+    """Put jobs for the next turn in the place of those whose value was refused; returns the new ones.
+
+    Args:
+        calls: the call of each job.
+    """
     new = []
-    for place, job in enumerate(jobs):
-        try:
-            if job.request.retry is not None:
-                call.result(job)
-        except ValueRefusedError as error:
-            if (request := next_attempt(job.request, error)) is not None:
-                jobs[place] = new_job(model, request)
-                new.append(jobs[place])
-        except Exception:  # the call itself raises it
-            continue
+    for place, (call, job) in enumerate(zip(calls, jobs, strict=True)):
+        if (again := next_job(model, call, job)) is not None:
+            jobs[place] = again
+            new.append(again)
     return new

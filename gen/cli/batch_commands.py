@@ -54,6 +54,9 @@ def run_command(
     drafts: Annotated[
         str | None, _job("Take the texts of an earlier job as drafts, by the ids of rows.", "OLD_OUT")
     ] = None,
+    retries: Annotated[
+        int, _job("Ask a chat up to N times again where a validator of the class refuses the value.", "N", min=0)
+    ] = 0,
     receipts: Annotated[
         bool, _job("Write a receipt into each result, to verify it later.", None, "--receipts")
     ] = False,
@@ -95,6 +98,7 @@ def run_command(
             prompt_template=prompt_template,
             retry_failed=retry_failed,
             drafts=drafts,
+            retries=retries,
             receipts=receipts,
             dry_run=dry_run,
             top_logprobs=top_logprobs,

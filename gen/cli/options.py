@@ -130,6 +130,9 @@ class TextOptions(ModelOptions):
             "N",
         ),
     ] = None
+    describe: Annotated[
+        bool, option("Prompts", "Put a description of the output type into the system message.", None, "--describe")
+    ] = False
     shorten: Annotated[
         bool, option("Length", "Print values of an output type even if their limit has shaped them.", None, "--shorten")
     ] = False
@@ -190,6 +193,7 @@ class TextOptions(ModelOptions):
             "max_new_tokens": self.max_new_tokens,
             "seed": self.seed,
             "chat": self.chat,
+            "describe": self.describe,
             "shorten": self.shorten,
         }
 

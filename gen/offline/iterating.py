@@ -12,6 +12,7 @@ from typing import Any
 from gen.arguments import as_lists, check_flag, is_whole, read_whole
 from gen.calls.call import Call
 from gen.calls.reading import read_call
+from gen.calls.retrying import next_job
 from gen.constraints.compiling import compile
 from gen.errors import ArgumentError, show
 from gen.hints import GENERATING, explains_unknown
@@ -48,6 +49,7 @@ def generate_iter(
     chat: bool = False,
     chat_template_kwargs: Mapping[str, object] | None = None,
     thinking: Thinking | Sequence[Thinking] = None,
+    describe: bool = False,
     skip_special_tokens: bool | Sequence[str] = True,
     details: bool = False,
     num_return_sequences: int = 1,
@@ -60,6 +62,7 @@ def generate_iter(
     replay: bool = True,
     cuda_graph: bool = True,
     speculate: Speculate = "auto",
+    retries: int = 0,
 ) -> Iterator[tuple[int, Any]]:
     """Continue prompts that come one after the other, as from a file or a generator, in memory that does not grow.
 
@@ -108,13 +111,15 @@ def generate_iter(
             details=details,
             num_return_sequences=num_return_sequences,
             max_batch_tokens=max_batch_tokens,
+            retries=retries,
         )
         if call.batch:
             raise ArgumentError(f"prompt {number} is a list of prompts; give each by itself.")
         return call
 
     # what all prompts share; a chat has a place for each image, the plain prompt "x" has none
-    one: Prompt = [{"role": "user", "content": "x"}] if chat_template_kwargs and not chat else "x"
+    for_chats = chat_template_kwargs or describe or retries
+    one: Prompt = [{"role": "user", "content": "x"}] if for_chats and not chat else "x"
     read(0, one, images if chat else None)
     options = Options(
         rows=rows,
@@ -137,9 +142,12 @@ def _results(
     calls: dict[Job, tuple[int, Call]] = {}
     ended: deque[Job] = deque()
     refused: deque[tuple[int, Exception]] = deque()
+    again: deque[Job] = deque()
 
     def read_on() -> Iterator[Job]:
-        """The next prompts, as many as may be read ahead."""
+        """The next turns of chats, and the next prompts, as many as may be read ahead."""
+        while again:
+            yield again.popleft()
         for number, prompt in islice(prompts, 2 * rows - len(calls) - len(refused)):
             try:
                 call = read(number, prompt)
@@ -154,37 +162,38 @@ def _results(
             else:
                 yield job
 
+    def hand_out() -> Iterator[tuple[int, Any]]:
+        """The results so far; each counts as a prompt that is read ahead until it is taken."""
+        while refused:
+            yield refused[0]
+            refused.popleft()
+        while ended:
+            job = ended.popleft()
+            number, call = calls[job]
+            if (turn := next_job(model, call, job)) is not None:
+                calls[turn], turn.done = calls.pop(job), ended.append
+                again.append(turn)
+                continue
+            try:
+                result = call.result(job)
+            except Exception as error:  # the user's logits processors fail with errors of every kind
+                result = error
+            yield number, result
+            del calls[job]
+
     first = list(read_on())
     while not first and (ended or refused):
-        yield from _handed_out(calls, ended, refused)
+        yield from hand_out()
         first = list(read_on())
     if not first:
         return
     with Runner(model, first, options, min(rows, sum(job.rows for job in first))) as runner:
         while calls or refused:
-            yield from _handed_out(calls, ended, refused)
+            yield from hand_out()
             for job in read_on():
                 runner.add(job)
             if not runner.idle:
                 runner.advance()
-
-
-def _handed_out(
-    calls: dict[Job, tuple[int, Call]], ended: deque[Job], refused: deque[tuple[int, Exception]]
-) -> Iterator[tuple[int, Any]]:
-    """The results so far; each counts as a prompt that is read ahead until it is taken."""
-    while refused:
-        yield refused[0]
-        refused.popleft()
-    while ended:
-        job = ended.popleft()
-        number, call = calls[job]
-        try:
-            result = call.result(job)
-        except Exception as error:  # the user's logits processors fail with errors of every kind
-            result = error
-        yield number, result
-        del calls[job]
 
 
 def _of_prompt(name: str, given: Any, number: int) -> Any:

@@ -97,6 +97,7 @@ def run_batch(
     chat: bool = False,
     chat_template_kwargs: Mapping[str, object] | None = None,
     thinking: bool | int | None = None,
+    describe: bool = False,
     skip_special_tokens: bool | Sequence[str] = True,
     num_return_sequences: int = 1,
     logits_processors: None = None,
@@ -105,6 +106,7 @@ def run_batch(
     truncate: Literal["left", "turns"] | None = None,
     exact: bool = False,
     speculate: "Speculate" = "auto",
+    retries: int = 0,
     drafts: str | Path | None = None,
     receipts: bool = False,
 ) -> BatchReport:
@@ -146,6 +148,7 @@ def run_batch(
             that texts that have not changed are made faster; the parts are the same without it.
         receipts: whether each result has a `receipt`, as `gen.Completion.receipt` (a list of them, `receipts`, if a row
             has several texts); `gen.Receipt.load` reads these from the results. Not for lines of OpenAI's format.
+        retries: as for `gen.generate`; `attempts` in a result counts the answers that its value took.
         seed: a row without a seed gets one derived from this seed and its id; None draws one for the job.
     Returns:
         How many rows there are, and how many failed: a failed row has its error instead of a text.
@@ -172,6 +175,9 @@ def run_batch(
             check_number(name, number, minimum=1, whole=True)
     if seed is not None:
         check_number("seed", seed, minimum=0, maximum=LARGEST, whole=True)
+    check_number("retries", retries, minimum=0, whole=True)
+    if describe and output_type is None:
+        raise ArgumentError("describe=True describes the job's output type, and it has none; give an output type.")
     if prompt_template is not None:
         check_template(prompt_template)
     settings = given | {

@@ -186,11 +186,9 @@ def test_what_shapes_a_text_of_generate_is_an_argument_of_jobs_and_of_iterators(
         {*inspect.signature(function).parameters} for function in (gen.generate, gen.run_batch, gen.generate_iter)
     )
     one_call = {"prompt", "images", "details", "replay", "cuda_graph", "max_batch_tokens"}
-    one_call |= {"max_time", "local_files", "prompt_logprobs", "errors", "draft", "describe", "retries"}
+    one_call |= {"max_time", "local_files", "prompt_logprobs", "errors", "draft"}
     assert generate - job == one_call
     assert generate - iterator == {
-        "describe",
-        "retries",
         "prompt",
         "progress",
         "exact",

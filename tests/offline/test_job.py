@@ -152,6 +152,30 @@ def test_a_value_that_its_type_refuses_is_a_failed_row_with_its_text(tmp_path: P
     assert [result.get("value") is None for result in results] == [bool(one) for one in odd]
 
 
+def test_chats_whose_value_is_refused_are_asked_again_as_generate_does(tmp_path: Path) -> None:
+    chats = [[{"role": "user", "content": f"{number} apples"}] for number in range(8)]
+    body = {"messages": chats[0], "seed": 3}
+    line = {"custom_id": "body", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    source = write_rows(tmp_path / "rows.jsonl", [*({"messages": chat} for chat in chats), line])
+    asked: Any = {"output_type": Even, "retries": 2, "describe": True}
+    report = gen.run_batch(source, tmp_path / "out", model="demo", rows=4, seed=2, **asked)
+    *results, answer = read_parts(report.parts)
+    seeds = [row_seed(2, Row(id=f"{source}:{number}")) for number in range(1, 9)]
+    expected = gen.generate(
+        gen.load("demo"), chats, Even, seed=seeds, retries=2, describe=True, errors="return", details=True
+    )
+    for result, one in zip(results, expected, strict=True):
+        if isinstance(one, gen.ValueRefusedError):
+            assert "an odd number" in result["error"]
+            assert result["text"] == one.completion.text
+        else:
+            assert (result["text"], result["attempts"]) == (one.text, one.attempts)
+    assert {result.get("attempts", 0) for result in results} > {1}
+    text = answer["response"]["body"]["choices"][0]["message"]["content"]
+    alone = gen.generate(gen.load("demo"), chats[0], Even, seed=3, retries=2, describe=True)
+    assert Even.model_validate_json(text) == alone
+
+
 def test_what_is_missing_is_made_again_and_no_finished_part_is_touched(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.jsonl", ROWS)
     run: Callable[..., gen.BatchReport] = lambda **more: gen.run_batch(  # noqa: E731
@@ -315,6 +339,8 @@ def _inner() -> Any:
         ({"max_new_tokens": {1}}, "which has no max_new_tokens"),
         ({"engine": "slurm"}, "engine must be"),
         ({"seed": -1}, "seed must be"),
+        ({"describe": True}, "describes the job's output type, and it has none"),
+        ({"retries": -1}, "retries must be a whole number at least 0"),
         ({"speculate": True}, 'speculate must be "auto", False or'),
     ],
 )

@@ -77,6 +77,42 @@ def test_all_ways_to_ask_one_prompt_retry_alike() -> None:
         assert (made.value, made.attempts) == (Guess(number=8), 3)
 
 
+def test_prompts_that_come_one_by_one_are_asked_again_beside_others() -> None:
+    model, seen = new_model()
+    asked: Any = {"retries": 2, "details": True, "seed": [5, 6, 7, 8, 9]}
+    counts = [2, 0, 3, 1, 0]
+    made = dict(gen.generate_iter(model, map(ask, counts), Guess, rows=2, **asked, **CHAT))
+    assert {number: (one.value, one.attempts, one.seed) for number, one in made.items() if number != 2} == {
+        number: (Guess(number=8), counts[number] + 1, 5 + number) for number in (0, 1, 3, 4)
+    }
+    assert isinstance(made[2], gen.ValueRefusedError)
+    assert made[2].completion.attempts == 3
+    assert len(seen) == sum(min(count, 2) + 1 for count in counts)
+
+
+def test_streams_say_who_asks_again() -> None:
+    model, _ = new_model()
+    with gen.Engine(model, rows=1) as engine:
+        for function, given in ((gen.stream, [model]), (gen.astream, [model]), (engine.submit, [])):
+            ask_again: Any = function
+            with pytest.raises(
+                gen.ArgumentError, match=r"takes no retries; write gen\.generate or an engine's generate"
+            ):
+                ask_again(*given, ask(1), Guess, retries=1, **CHAT)
+
+
+def test_a_turn_for_which_there_is_no_room_is_not_asked() -> None:
+    model, seen = new_model()
+    room = len("<user>2 times<assistant>") + 20
+    settings: Any = {"retries": 2, "max_batch_tokens": room, "max_new_tokens": 20, **CHAT}
+    with pytest.raises(gen.ValueRefusedError) as caught:
+        gen.generate(model, ask(2), Guess, **settings)
+    assert caught.value.completion.attempts == 1
+    [(_, error)] = gen.generate_iter(model, [ask(2)], Guess, **settings)
+    assert isinstance(error, gen.ValueRefusedError)
+    assert len(seen) == 2
+
+
 def test_the_last_error_is_raised_or_returned() -> None:
     model, seen = new_model()
     with pytest.raises(gen.ValueRefusedError) as caught:
@@ -155,6 +191,7 @@ def test_the_system_message_describes_the_type(system: str) -> None:
     assert gen.generate(model, messages, Guess, describe=True, **CHAT) == Guess(number=8)
     assert gen.generate(model, [messages], [Guess], describe=True, **CHAT) == [Guess(number=8)]
     assert "".join(gen.stream(model, messages, Guess, describe=True, **CHAT)) == '{"number": 8}'
+    assert [*gen.generate_iter(model, [messages], Guess, describe=True, **CHAT)] == [(0, Guess(number=8))]
     with gen.Engine(model, rows=1) as engine:
         assert engine.generate(messages, Guess, describe=True, **CHAT) == Guess(number=8)
     if not system:

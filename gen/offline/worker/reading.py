@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import gen
 from gen.calls.call import Call
-from gen.calls.reading import find_step_rows, read_call
+from gen.calls.reading import read_call
 from gen.completions import Completion
 from gen.constraints.constraint import Constraint
 from gen.errors import ArgumentError, IncompleteError, ValueRefusedError, show
@@ -49,6 +49,8 @@ class ReadRow:
         found = self.call.result(job)
         several, typed = isinstance(found, list), job.request.constraint is not None
         result = result_of(self.row, found if several else [found], several=several, typed=typed)
+        if manifest.settings["retries"]:
+            result["attempts"] = job.request.attempt
         if manifest.settings.get("receipts"):
             told = [asdict(one.receipt) for one in (found if several else [found])]
             result |= {"receipts": told} if several else {"receipt": told[0]}
@@ -84,10 +86,18 @@ class Reader:
                 constraint = gen.compile(self._model, body.output_type)
         settings = Settings(**{name: value for name, value in given.items() if name in Settings.__annotations__})
         returned = self._settings["num_return_sequences"]
-        call = read_call(self._model, prompt, constraint, settings, details=True, num_return_sequences=returned)
+        call = read_call(
+            self._model,
+            prompt,
+            constraint,
+            settings,
+            details=True,
+            num_return_sequences=returned,
+            exact=self._settings["exact"],
+            retries=self._settings["retries"],
+        )
         if call.batch:
             raise ArgumentError(f"a row has one prompt, got {show(prompt)}")
-        find_step_rows(self._model, self._settings["exact"], call.requests)
         return ReadRow(row=row, call=call, body=body)
 
     @cached_property

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 
 import gen
+from gen.calls.call import Call
 from gen.calls.reading import find_step_rows
+from gen.calls.retrying import retry_refused
 from gen.constraints.output_types import Choice, Either, Grammar, JsonSchema, Regex, Repeat, Text
 from gen.constraints.output_types import Sequence as InOrder
 from gen.constraints.python_types import schema_of
@@ -33,7 +35,6 @@ from gen.offline.rows import Row
 from gen.offline.sources import sources_of
 from gen.offline.worker.fingerprint import fingerprint
 from gen.offline.worker.reading import OldTexts, Reader, ReadRow, failure_of
-from gen.requests.request import Request
 from gen.server.errors import ApiError
 
 _UNSPENT = 0.5  # of a GPU's memory is left free if a worker chooses the number of rows
@@ -69,9 +70,12 @@ class Worker:
         """
         for device in devices:
             resolve_device(device)
-        row = Row(id="", prompt=[{"role": "user", "content": "x"}] if self._settings["chat"] else "x")
-        [request] = self._reader.read(row).call.requests
-        self._run([replace(request, constraint=None, limit=1)], rows=None)  # one token with all rows' settings
+        for_chats = any(self._settings[name] for name in ("chat", "describe", "retries"))
+        row = Row(id="", prompt=[{"role": "user", "content": "x"}] if for_chats else "x")
+        call = self._reader.read(row).call
+        [request] = call.requests
+        one_token = replace(request, constraint=None, limit=1, retry=None)
+        self._run([replace(call, requests=[one_token])], rows=None)  # one token with all rows' settings
         return {
             **self._facts(),
             "rows": self._rows_that_fit(longest),
@@ -131,7 +135,7 @@ class Worker:
                 read[index] = self._reader.read(row, draft)
             except (ArgumentError, ApiError) as error:
                 results[index] = failure_of(row, error)
-        jobs = self._run([one.call.requests[0] for one in read.values()], rows=manifest.rows)
+        jobs = self._run([one.call for one in read.values()], rows=manifest.rows)
         for (index, one), job in zip(read.items(), jobs, strict=True):
             try:
                 results[index] = one.result(manifest, self._model, job)
@@ -144,12 +148,15 @@ class Worker:
                 results[index] = failure_of(rows[index], error)
         return [results[index] for index in range(len(rows))]
 
-    def _run(self, requests: Sequence[Request], rows: int | None) -> list[Job]:
-        """Run requests in this many rows: those of earlier parts with their recorded steps, if there are any."""
-        jobs = [new_job(self._model, request) for request in requests]
+    def _run(self, calls: Sequence[Call], rows: int | None) -> list[Job]:
+        """Run calls in this many rows: those of earlier parts with their recorded steps, if there are any."""
+        jobs = [new_job(self._model, call.requests[0]) for call in calls]
         step_rows = find_step_rows(self._model, self._settings["exact"])
         speculate = made_speculate(self._settings["speculate"])
-        run_all(self._model, jobs, Options(step_rows=step_rows, rows=rows, fixed=rows is not None, speculate=speculate))
+        options = Options(step_rows=step_rows, rows=rows, fixed=rows is not None, speculate=speculate)
+        run_all(self._model, jobs, options)
+        while again := retry_refused(self._model, calls, jobs):
+            run_all(self._model, again, options)
         return jobs
 
     def _rows_that_fit(self, longest: Row | None) -> int:
