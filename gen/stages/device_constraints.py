@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from gen.constraints.composing.thoughts import LINE
-from gen.constraints.tables.arena import FIRST_CLASS, FORCED, FORCED_NEXT, ITSELF, NEEDED, NOTHING, WORST, Arena
+from gen.constraints.tables.arena import ALL, FIRST_CLASS, FORCED, FORCED_NEXT, ITSELF, NEEDED, NOTHING, WORST, Arena
 from gen.constraints.tables.masks import allow, bias_table
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.devices import to_device
@@ -48,7 +48,7 @@ class DeviceConstraints(Stage):
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device
         self._held: list[TokenAutomaton | None] = [None] * count
-        self._used = self._thinks = False
+        self._used = self._thinks = self._idle = False
         self._version = 0
         self._arena: Arena | None = None  # made with the first constraint, like `_bytes` and the tensors beside it
         self._on_cpu = device.type == "cpu"
@@ -69,13 +69,13 @@ class DeviceConstraints(Stage):
         self._rooms, self._made = row(1, torch.int64), row(1, torch.int64)
 
     def begin(self) -> None:
-        self._used = self._thinks = False
+        self._used = self._thinks = self._idle = False
         self._held = [None] * self._count
 
     def key(self) -> Hashable:
         if not self._used or self._arena is None:
             return None
-        return self._version, self._arena.version, self._thinks
+        return self._version, self._arena.version, self._thinks, self._idle
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
         """See `gen.stages.stage.Stage.admit`. Host sync: none for constraints that have been placed."""
@@ -137,15 +137,19 @@ class DeviceConstraints(Stage):
 
     def prepare(self, here: slice, width: int = 1) -> None:
         """See `gen.stages.stage.Stage.prepare`: on a CPU the host walks to the next states, in a tenth of the time that
-        torch would take, and makes rows of allowed tokens when they are needed."""
+        torch would take, and makes rows of allowed tokens when they are needed. Where all rows may take any token, as
+        in a thought before any text, the step leaves the logits as they are."""
         arena = self._arena
         if not self._on_cpu or arena is None:
             return
         ahead = self._ahead[here, :width].tolist() if width > 1 else [[one] for one in self._walk_on(here, arena)]
-        for automaton, states in zip(self._held[here], ahead, strict=True):
+        idle = True
+        for automaton, states, [may_end] in zip(self._held[here], ahead, self._may_end[here].tolist(), strict=True):
             for state in states:
                 if automaton is not None and state:
-                    arena.fill(automaton, state, self._held)
+                    all_tokens = arena.fill(automaton, state, self._held) == ALL and may_end
+                    idle = idle and all_tokens and not automaton.needed[arena.state(automaton, state)]
+        self._idle = bool(idle)
 
     def _walk_on(self, here: slice, arena: Arena) -> list[int]:
         """On a CPU: let the host walk with the tokens that the rows have taken; return the states of the rows."""
@@ -190,6 +194,8 @@ class DeviceConstraints(Stage):
             self._lasts[here] = self._lasts_at(here, self._state[here], generated)
         if isinstance(here, slice):
             torch.lt(generated, self._lasts[here], out=self._goes_on[here])
+        if self._idle:
+            return logits
         record = self._records(here)
         may_end = lines(self._may_end, here) & (record[:, NEEDED : NEEDED + 1] == 0)
         own = torch.where(may_end, logits.gather(1, lines(self._ends, here)), -math.inf)

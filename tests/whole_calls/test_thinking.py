@@ -10,6 +10,7 @@ import pytest
 
 import gen
 from benchmarks.thoughts import FORMS, HARMONY, SPECIALS, TYPES, City, check, nudge, tiny
+from gen.constraints.tables.masks import allow
 from gen.samplers import beam_search, greedy, multinomial
 from gen.tokens.tokenizers import Tokenizer
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer
@@ -176,6 +177,21 @@ def test_a_thought_without_a_type_has_a_bound_too(form: str) -> None:
     made = gen.generate(model, "x", chat=True, thinking=20, max_new_tokens=7, details=True, seed=1, eos_token_id=[])
     assert made.reasoning_tokens <= 20 + 30
     assert len(made.token_ids) == made.reasoning_tokens + 7
+
+
+def test_where_any_token_may_come_a_step_masks_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    masked: list[int] = []
+
+    def counted(logits: Any, *given: Any) -> Any:
+        masked.append(len(logits))
+        return allow(logits, *given)
+
+    monkeypatch.setattr("gen.stages.device_constraints.allow", counted)
+    given: Any = {"thinking": 30, "seed": [1, 2], "eos_token_id": [], "details": True, "chat": True, "replay": False}
+    made = gen.generate(tiny("DeepSeek-R1"), ["x", "y"], max_new_tokens=40, **given)
+    assert min(len(one.token_ids) for one in made) >= 70
+    assert all(one.reasoning_cut for one in made)
+    assert len(masked) <= 2 * len(ENDINGS["DeepSeek-R1"])  # where the mark at the bound must come
 
 
 def test_stops_are_looked_for_in_the_answer_alone() -> None:

@@ -123,8 +123,8 @@ class Arena:
         rows, raised = automaton.rows(group)
         at = []
         for row in rows:
-            if not row.any():
-                at.append(NOTHING)
+            if row.max() in (0, 255) and row.min() == row.max():
+                at.append(ALL if row[0] else NOTHING)
                 continue
             if id(row) not in place.row_at:
                 place.row_at[id(row)] = where = self._take_rows(1, held)[0]
