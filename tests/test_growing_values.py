@@ -7,12 +7,21 @@ import random
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, RootModel
 
 import gen
 from gen.calls.partial_json import PartialJson
 from gen.samplers import greedy
 from tests.helpers import ScriptedModel
+
+
+def even(number: int) -> int:
+    if number % 2:
+        raise ValueError("an odd number")
+    return number
+
+
+Even = Annotated[int, AfterValidator(even)]
 
 
 class Line(BaseModel):
@@ -118,12 +127,52 @@ def test_items_come_as_soon_as_they_are_whole() -> None:
     assert list(found) == [Line(**lines[1])]
     listed = gen.stream(ScriptedModel(json.dumps([1, 22, 3])), "x", list[int], sampler=greedy())
     assert list(listed.items()) == [1, 22, 3]
-    for kind in (Annotated[list[int], Field(max_length=4)], list[int] | None, tuple[int, ...]):
+    root = RootModel[list[int]]
+    for kind in (Annotated[list[int], Field(max_length=4)], list[int] | None, tuple[int, ...], list, root):
         assert list(gen.stream(ScriptedModel("[1, 22, 3]"), "x", kind, sampler=greedy()).items()) == [1, 22, 3]
     items = {"type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"]}
     schema = gen.json_schema({"type": "object", "properties": {"a": {"type": "array", "items": items}}})
     plain = gen.stream(ScriptedModel('{"a": [{"b": 1}, {"b": 22}]}'), "x", schema, sampler=greedy())
     assert list(plain.items(of="a")) == [{"b": 1}, {"b": 22}]
+
+
+def test_a_list_may_have_an_alias_and_items_of_several_types() -> None:
+    class Basket(BaseModel):
+        lines: list[int] | list[str] = Field(alias="Lines")
+
+    for of in ("lines", "Lines"):
+        stream = gen.stream(ScriptedModel('{"Lines": ["a", "bc"]}'), "x", Basket, sampler=greedy())
+        assert list(stream.items(of=of)) == ["a", "bc"]
+
+
+@pytest.mark.parametrize(("text", "kind"), [("[2, 3, 4]", list[Even]), ("2;3;4", gen.repeat(Even, ";"))])
+def test_an_item_that_its_type_refuses_is_told_where_it_comes(text: str, kind: Any) -> None:
+    found = gen.stream(ScriptedModel(text), "x", kind, sampler=greedy()).items()
+    assert next(found) == 2
+    with pytest.raises(gen.ValueRefusedError, match="an odd number") as caught:
+        next(found)
+    assert text.startswith(caught.value.text)
+    assert len(caught.value.errors) == 1
+
+
+def test_a_reader_may_go_on_and_a_stream_that_is_closed_gives_no_more() -> None:
+    for reads in ("values", "items"):
+        stream = gen.stream(ScriptedModel("[1, 2, 3]"), "x", list[int], sampler=greedy())
+        first = next(getattr(stream, reads)())
+        second = next(getattr(stream, reads)())
+        assert (first, second) == (([], [1]) if reads == "values" else (1, 2))
+        stream.close()
+        assert not list(getattr(stream, reads)())
+
+    async def read() -> list[Any]:
+        with gen.Engine(ScriptedModel(INVOICE)) as engine:
+            stream = engine.submit("x", Invoice)
+            values = stream.values()
+            await anext(values)
+            await stream.aclose()
+            return [one async for one in values]
+
+    assert asyncio.run(read()) == []
 
 
 def test_parts_that_are_repeated_come_one_by_one() -> None:
@@ -156,9 +205,17 @@ def test_what_has_no_items_and_what_is_read_twice_is_refused() -> None:
     for kind, of in ((int, None), (Invoice, None), (tuple[int, bool], None), (gen.repeat(int, ","), "a"), (None, None)):
         with pytest.raises(gen.ArgumentError, match="items"):
             gen.stream(ScriptedModel("7"), "x", kind).items(of=of)
-    for of in ("title", "other"):
-        with pytest.raises(gen.ArgumentError, match="items"):
-            gen.stream(ScriptedModel("7"), "x", Invoice).items(of=of)
+    schema = gen.json_schema({"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]})
+    wrong: list[Any] = ["title", "other", 7, ["lines"]]
+    kinds: list[Any] = [Invoice, schema]
+    for kind in kinds:
+        for of in wrong:
+            with pytest.raises(gen.ArgumentError, match="items"):
+                gen.stream(ScriptedModel("7"), "x", kind).items(of=of)
+    stream = gen.stream(ScriptedModel(INVOICE), "x", Invoice)
+    stream.items(of="lines")
+    with pytest.raises(gen.GenError, match="read as items of lines"):
+        stream.values()
     stream = gen.stream(ScriptedModel(INVOICE), "x", Invoice)
     next(stream)
     with pytest.raises(gen.GenError, match="read as pieces"):

@@ -1,17 +1,18 @@
 """Values of an output type while its text grows: as far as they are written, or item by item."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from enum import Enum
 from functools import cached_property
 from types import UnionType
-from typing import Annotated, Any, Literal, Protocol, Self, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Protocol, Self, Union, get_args, get_origin, get_type_hints
 
 from gen.calls.partial_json import PartialJson
 from gen.completions import Completion
 from gen.constraints.composing.trees import Plan
 from gen.constraints.constraint import Constraint
 from gen.constraints.output_types import Repeat
-from gen.errors import ArgumentError, show
+from gen.errors import ArgumentError, GenError, ValueRefusedError, show
 
 _NOTHING = object()
 Found = Callable[[str, Completion | None], list[Any]]
@@ -27,7 +28,13 @@ class Pieces(Protocol):
     async def apiece(self) -> str:
         """The same for event loops. Raises StopAsyncIteration after the last one."""
 
+    def so_far(self) -> Completion: ...
+
     def completion(self) -> Completion: ...
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it was closed before its text had ended, so that there is no completion."""
 
 
 class Growing(Iterator[Any], AsyncIterator[Any]):
@@ -60,7 +67,7 @@ class Growing(Iterator[Any], AsyncIterator[Any]):
             except StopIteration:
                 self._end()
             else:
-                self._ready = self._found(piece, None)
+                self._ready = self._new(piece, None)
         return self._ready.pop(0)
 
     async def __anext__(self) -> Any:
@@ -72,12 +79,29 @@ class Growing(Iterator[Any], AsyncIterator[Any]):
             except StopAsyncIteration:
                 self._end()
             else:
-                self._ready = self._found(piece, None)
+                self._ready = self._new(piece, None)
         return self._ready.pop(0)
 
     def _end(self) -> None:
         self._ended = True
-        self._ready = self._found("", self._stream.completion())
+        if not self._stream.given_up:
+            self._ready = self._new("", self._stream.completion())
+
+    def _new(self, piece: str, completion: Completion | None) -> list[Any]:
+        """What is new after a piece. Raises a ValueRefusedError if the type refuses it."""
+        try:
+            return self._found(piece, completion)
+        except GenError:
+            raise
+        except Exception as error:  # validators are the user's code
+            from pydantic_core import ValidationError  # calls without types do not need it
+
+            told = self._stream.so_far()
+            raise ValueRefusedError(
+                f"the output type refuses what the text has so far: {show(told.text, 200)}. The type says: {error}",
+                error.errors(include_url=False) if isinstance(error, ValidationError) else [],
+                told,
+            ) from error
 
 
 def values_of(constraint: Constraint | None) -> Found:
@@ -108,13 +132,15 @@ def items_of(constraint: Constraint | None, of: str | None) -> Found:
     Raises:
         ArgumentError: the output type has no such items.
     """
+    if of is not None and not isinstance(of, str):
+        raise _no_items(of)
     schema = _schema_of(constraint)
     tree = None if constraint is None else constraint.tree
-    python_type = tree.python_type if isinstance(tree, Plan) else None
-    is_list = python_type is None and schema is not None and schema.get("type") == "array"
-    if schema is not None and (of is not None or is_list or _item_of(python_type) is not None):
-        validated = _validator(python_type, of)
-        text = PartialJson(schema, () if of is None else (of,))
+    if isinstance(tree, Plan) and schema is not None:
+        key, validated = (of, json.loads) if tree.python_type is None else _validator(tree.python_type, of)
+        text = PartialJson(schema, () if key is None else (key,))
+        if not text.may_have_items():
+            raise _no_items(of)
 
         def found(piece: str, completion: Completion | None) -> list[Any]:
             text.push(piece)
@@ -122,11 +148,15 @@ def items_of(constraint: Constraint | None, of: str | None) -> Found:
 
         return found
     if constraint is None or not isinstance(tree, Repeat) or of is not None:
-        raise ArgumentError(
-            f"items are those of list[...], of gen.repeat, and of a list in an object, as items(of='lines'); got of="
-            f"{show(of)}, and the output type has none of these."
-        )
+        raise _no_items(of)
     return _repeated(constraint, tree.separator.encode())
+
+
+def _no_items(of: object) -> ArgumentError:
+    return ArgumentError(
+        f"items are those of list[...], of gen.repeat, and of a list in an object, as items(of='lines'); got of="
+        f"{show(of)}, and the output type has none of these."
+    )
 
 
 def _repeated(constraint: Constraint, separator: bytes) -> Found:
@@ -156,32 +186,48 @@ def _schema_of(constraint: Constraint | None) -> Any:
     return None if not isinstance(tree, Plan) or tree.schema is None else json.loads(tree.schema)
 
 
-def _validator(python_type: Any, of: str | None) -> Callable[[str], Any]:
-    """A function that gives the value of an item's text."""
+def _validator(python_type: Any, of: str | None) -> tuple[str | None, Callable[[str], Any]]:
+    """What the list is called in the text, and a function that gives the value of an item's text."""
     from pydantic import TypeAdapter  # calls without types do not need it
 
-    if python_type is None:
-        return json.loads
+    whole, key = python_type, of
     if of is not None:
-        fields = {name: field.annotation for name, field in getattr(python_type, "model_fields", {}).items()}
-        hints = fields or (get_type_hints(python_type, include_extras=True) if isinstance(python_type, type) else {})
+        hints = get_type_hints(whole, include_extras=True) if isinstance(whole, type) else {}
+        fields: Mapping[str, Any] = getattr(whole, "model_fields", {})
+        if of in fields:
+            key = _written_name(of, fields[of])
+        else:
+            of = next((name for name, field in fields.items() if _written_name(name, field) == of), of)
         if of not in hints:
-            raise ArgumentError(f"{show(python_type)} has no field {of!r} whose items could be given.")
+            raise ArgumentError(f"{show(whole)} has no field {of!r} whose items could be given.")
         python_type = hints[of]
-    item = _item_of(python_type)
-    if item is None:
+    items = _items_of(python_type)
+    if not items:
         raise ArgumentError(f"{show(python_type)} is no list whose items could be given.")
+    item: Any = Union[tuple(items)]  # noqa: UP007 - of types that are not known here
     adapter: TypeAdapter[Any] = TypeAdapter(item)
-    return adapter.validate_json
+    return key, adapter.validate_json
 
 
-def _item_of(python_type: Any) -> Any:
-    """The type of a list's items; None for types that are no list."""
+def _written_name(name: str, field: Any) -> str:
+    """What a field of pydantic is called in the text."""
+    alias = field.validation_alias
+    alias = getattr(alias, "choices", [alias])[0]  # of AliasChoices the first one is written
+    return alias if isinstance(alias, str) else name
+
+
+def _items_of(python_type: Any) -> list[Any]:
+    """The types that a list's items may have; none for types that are no list."""
     origin, parts = get_origin(python_type), get_args(python_type)
     if origin is Annotated:
-        return _item_of(parts[0])
+        return _items_of(parts[0])
     if origin in (Union, UnionType):
-        return next((found for found in map(_item_of, parts) if found is not None), None)
-    if origin is tuple and parts[1:] != (...,):  # its places have types of their own
-        return None
-    return parts[0] if parts and origin not in (dict, Literal) else None
+        return [item for part in parts for item in _items_of(part)]
+    if root := getattr(python_type, "model_fields", {}).get("root"):
+        return _items_of(root.annotation)
+    kind = origin or python_type
+    if not (isinstance(kind, type) and issubclass(kind, Iterable)) or issubclass(kind, str | bytes | Mapping | Enum):
+        return []
+    if kind is tuple and parts[1:] != (...,) and parts:  # its places have types of their own
+        return []
+    return [parts[0] if parts else Any]

@@ -62,6 +62,22 @@ class PartialJson:
         certain = self.text[: self.certain]
         return from_json(certain, allow_partial="trailing-strings") if certain.strip() else None
 
+    def may_have_items(self) -> bool:
+        """Whether the schema has the array whose items are told."""
+        schema: Any = self._root
+        for name in self._items_in or ():
+            schema = self._of_part(schema, name, is_object=True)
+        return self._may_be_array(schema)
+
+    def _may_be_array(self, schema: Any) -> bool:
+        schema = self._resolved(schema)
+        if not isinstance(schema, Mapping):
+            return schema is True
+        for several in ("anyOf", "oneOf"):
+            if several in schema:
+                return any(map(self._may_be_array, schema[several]))
+        return "array" in schema.get("type", "array")
+
     def take_items(self) -> list[str]:
         """The texts of items that have become whole since the last call."""
         found, self._whole = [self.text[begin:end] for begin, end in self._whole], []

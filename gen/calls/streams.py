@@ -35,6 +35,7 @@ class Stream(Iterator[str]):
         self._feed = feed
         self._closed = False
         self._read_as = ""
+        self._growing: Growing | None = None
 
     @property
     def request(self) -> Request:
@@ -166,7 +167,8 @@ class Stream(Iterator[str]):
             IncompleteError, ValueRefusedError: at the end, as for pieces.
         """
         self._reads("values")
-        return Growing(self, lambda: values_of(self._constraint))
+        self._growing = self._growing or Growing(self, lambda: values_of(self._constraint))
+        return self._growing
 
     def items(self, of: str | None = None) -> Growing:
         """The items of `list[T]` or `gen.repeat`, each as soon as it is whole, as a value of its type.
@@ -175,16 +177,23 @@ class Stream(Iterator[str]):
             of: the field of an object whose items are given instead, as "lines" for lines: list[Line].
         Raises:
             ArgumentError: the output type has no such items.
-            GenError, IncompleteError, ValueRefusedError: as for `values`.
+            ValueRefusedError: its type refuses an item, at that item.
+            GenError, IncompleteError: as for `values`.
         """
         found = Growing(self, lambda: items_of(self._constraint, of))
         if self._constraint is not None or not self._compiles_late:
             found.check()
-        self._reads("items")
-        return found
+        self._reads("items" if of is None else f"items of {of}")
+        self._growing = self._growing or found
+        return self._growing
 
-    def _reads(self, what: Literal["pieces", "events", "values", "items"]) -> None:
-        """Raise a GenError if the stream has been read as another one of these."""
+    @property
+    def given_up(self) -> bool:
+        """Whether it was closed before its text had ended: then it has no completion."""
+        return self._closed and not self._feed.ended
+
+    def _reads(self, what: str) -> None:
+        """Raise a GenError if the stream has been read as something else."""
         if self._read_as != what:
             if self._read_as:
                 raise GenError(f"the stream is read as {self._read_as}, and gives no {what} beside them.")
