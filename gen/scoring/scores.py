@@ -8,7 +8,8 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args, get_origi
 import torch
 
 from gen.arguments import as_lists, check_flag, is_whole, read_whole
-from gen.constraints.output_types import choice
+from gen.constraints.compiling import compile
+from gen.constraints.output_types import choice, regex
 from gen.errors import ArgumentError, GenError, show
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
@@ -213,7 +214,7 @@ def classify(
             chat=chat,
             chat_template_kwargs=chat_template_kwargs,
             thinking=thinking,
-            max_new_tokens=1,
+            max_new_tokens=8,  # the first character of an answer, behind line breaks
         )
         contexts = _thought_about(model, given, settings, max_batch_tokens, failed if errors == "return" else None)
         chat, chat_template_kwargs = False, None
@@ -296,8 +297,17 @@ def _thought_about(
     sampler = model.recommended_sampler if settings.sampler is None else read_sampler(settings.sampler)
     if sampler.samples != 1:
         raise ArgumentError(f"classify takes one thought of each prompt, the sampler makes {sampler.samples}.")
-    requests = read_requests(model, prompts, settings, [sampler] * len(prompts), [()] * len(prompts), failed=failed)
-    jobs = [new_job(model, constrained(model, request, None, max_batch_tokens)) for request in requests]
+    requests = read_requests(
+        model,
+        prompts,
+        settings,
+        [sampler] * len(prompts),
+        [()] * len(prompts),
+        typed=[True] * len(prompts),
+        failed=failed,
+    )
+    any_answer = compile(model, regex(r"[\s\S]"))  # so that no text ends within its thought
+    jobs = [new_job(model, constrained(model, request, any_answer, max_batch_tokens)) for request in requests]
     run_all(model, jobs, Options(max_batch_tokens=max_batch_tokens))
     found: dict[int, Prompt] = {}
     for job in jobs:
@@ -308,7 +318,9 @@ def _thought_about(
                 raise
             failed[job.request.number] = error
         else:
-            found[job.request.number] = [*job.request.prompt_ids, *made.token_ids[: made.reasoning_tokens]]
+            thought = job.request.thinking
+            before = made.reasoning_tokens + (0 if thought is None else thought.automaton.header)
+            found[job.request.number] = [*job.request.prompt_ids, *made.token_ids[:before]]
     return found
 
 

@@ -157,7 +157,8 @@ def marks_of_chat(
         return None, token_ids
     if thinking is not False:
         return marks, token_ids
-    if marks.begun or not _switches(tokenizer, template_kwargs):
+    switches = _switches(tokenizer, template_kwargs)
+    if marks.begun or not switches or any((template_kwargs or {}).get(name) for name in switches):
         token_ids += tokenizer.encode_plain(marks.closed)
     return None, token_ids
 

@@ -12,6 +12,7 @@ import gen
 from benchmarks.thoughts import FORMS, HARMONY, SPECIALS, TYPES, City, check, nudge, tiny
 from gen.constraints.tables.masks import allow
 from gen.samplers import beam_search, greedy, multinomial
+from gen.scoring.pairs import read_pairs
 from gen.tokens.tokenizers import Tokenizer
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer
 from virtual_gpus import no_host_sync, virtual_gpus
@@ -286,7 +287,7 @@ def test_options_may_be_compared_after_a_thought_that_is_written() -> None:
     thought: dict[str, Any] = {"chat": True, "thinking": 12, "sampler": multinomial(), "seed": 4}
     found = gen.classify(model, prompts, options, **thought)
     for prompt, one in zip(prompts, found, strict=True):
-        stream = gen.stream(model, prompt, **thought, max_new_tokens=1)
+        stream = gen.stream(model, prompt, gen.regex(r"[\s\S]{4}"), **thought)
         "".join(stream)
         made = stream.completion()
         before = [*stream.prompt_token_ids, *made.token_ids[: made.reasoning_tokens]]
@@ -294,6 +295,39 @@ def test_options_may_be_compared_after_a_thought_that_is_written() -> None:
         assert one != pytest.approx(gen.classify(model, prompt, options, chat=True), abs=1e-3)
     with pytest.raises(gen.ArgumentError, match="thinking is for chats"):
         gen.classify(model, "x", options, thinking=True)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_options_come_where_the_answer_comes(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = scripted(form, "Rome")
+    gen.classify(model, "x", ["Rome", "Oslo"], chat=True, thinking=True, sampler=greedy())
+    names = SPECIALS.get(form, [])
+    written = re.sub("|".join(map(re.escape, names)) or "$^", "", WRITTEN[form])
+    assert model.prompts[-1] == model.prompts[0] + written
+    contexts: list[str] = []
+
+    def caught(model: Any, number: int, context: Any, *given: Any, **named: Any) -> Any:
+        contexts.append(model.tokenizer.decode(context, shown=frozenset(model.tokenizer.special_tokens)))
+        return read_pairs(model, number, context, *given, **named)
+
+    monkeypatch.setattr("gen.scoring.scores.read_pairs", caught)
+    random_model = tiny(form)
+    for seed in range(9):  # its first token may be one that ends a text
+        gen.classify(random_model, "x", ["Rome", "Oslo"], chat=True, thinking=True if seed < 3 else 3, seed=seed)
+    end = "<|channel|>final<|message|>" if form == "gpt-oss" else ENDINGS[form].rstrip()
+    opened = [one for one in contexts if one.count("THINK]" if form == "Mistral" else "think>") or form == "gpt-oss"]
+    assert len(opened) >= 3
+    assert all(one.rstrip().endswith(end) for one in opened)
+
+
+def test_a_thought_is_closed_though_the_template_is_told_to_think() -> None:
+    model, chat = tiny("Qwen3"), [{"role": "user", "content": "x"}]
+    given: Any = {"chat_template_kwargs": {"enable_thinking": True}}
+    ids = gen.stream(model, chat, thinking=False, **given).prompt_token_ids
+    assert model.tokenizer.decode(ids) == "[user]x[assistant]<think>\n\n</think>\n\n"
+    closed = gen.score(model, chat, "Rome", chat_template_kwargs={"enable_thinking": False})
+    assert gen.score(model, chat, "Rome", **given).logprobs == pytest.approx(closed.logprobs, abs=1e-5)
+    assert gen.classify(model, chat, ["a", "b"], **given) == pytest.approx(gen.classify(model, chat, ["a", "b"]))
 
 
 def test_texts_with_and_without_thoughts_run_side_by_side() -> None:
