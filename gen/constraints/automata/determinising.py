@@ -4,24 +4,25 @@ Example: state 0 leads to 1 by "a", and without reading to 2, which leads to its
 
     from {0, 2}, which is where a text begins:          "a" leads to 1, "b" to {2, 1}
     from {2, 1}:                                        "b" leads to {2, 1}
-    state 1 has no edges: it stays itself, not a set
 
-In most automata, most states were copied from deterministic automata: they keep their edges, and only the few sets
-need work. There are bounds on states, on the members of all sets together (memory) and on work.
+A state that leads on without reading stands for the set of those that it leads to, with their edges: 0 for {0, 2}. In
+most automata, the edges of most states share no number then. These states stay as they are, and only what the others
+lead to are further sets. There are bounds on states, on the members of all sets together (memory) and on work.
 """
 
 from array import array
 from bisect import insort
+from collections.abc import Iterable
+from itertools import chain
 
 import numpy as np
 
-from gen.constraints.automata.arrays import Bools, Ints, adjacency, begins, by_number, overlapping
+from gen.constraints.automata.arrays import Bools, Ints, adjacency, begins, by_number, overlapping, ranges
 from gen.constraints.automata.dfa import Dfa, trimmed
 from gen.constraints.automata.limits import MAX_STATES, Budget, Empty, TooLarge
 from gen.constraints.automata.nfa import Nfa
-from gen.constraints.automata.silent import aliases, through
 
-_MEMBERS = 2_000_000  # of all sets of states together: some 100 MB
+_MEMBERS = 2_000_000  # of all sets of states together: some 100 MB; and so many edges of them
 _BETWEEN_LOOKS = 1024  # edges between two looks at the bounds
 
 Edge = tuple[int, int, int]
@@ -35,7 +36,7 @@ def determinise(nfa: Nfa, start: int, accept: int, max_states: int = MAX_STATES,
         TooLarge: more than max_states states, or more work than the budget has left.
         Empty: there is no such text.
     """
-    sets = _Sets(nfa, accept, max_states, Budget() if budget is None else budget)
+    sets = _Sets(nfa, start, accept, max_states, Budget() if budget is None else budget)
     found = trimmed(*sets.reach(start))
     if found is None:
         raise Empty("no text meets this")
@@ -43,138 +44,108 @@ def determinise(nfa: Nfa, start: int, accept: int, max_states: int = MAX_STATES,
 
 
 class _Sets:
-    """States of the deterministic automaton: those of an Nfa that are deterministic already, and from number `count` on
-    sets of the Nfa's states.
+    """States of the deterministic automaton: those of an Nfa, and from number `count` on further sets of them.
 
     Attributes:
-        edges: (n, 4) of the Nfa, sorted; they skip states that only lead to another one without reading.
-        node: for each state of the Nfa, its state in the deterministic automaton; -1: not known yet.
+        edges: (n, 4) of the Nfa's states, sorted.
+        members: for each state that leads on without reading, and each further set, the states that it stands for, but
+            only those that read or accept.
+        one: for each state of the Nfa, the one that stands for the same.
     """
 
-    def __init__(self, nfa: Nfa, accept: int, max_states: int, budget: Budget) -> None:
+    def __init__(self, nfa: Nfa, start: int, accept: int, max_states: int, budget: Budget) -> None:
         self.accept, self.count = accept, nfa.states
-        self._max_states, self._budget = max_states, budget
-        self._number: dict[frozenset[int], int] = {}
-        self._members: list[frozenset[int]] = []
-        self._closures: dict[int, frozenset[int]] = {}
-        self._leaving: dict[int, list[Edge]] = {}
-        self._size = 0
+        self._max_states, self._budget, self._size = max_states, budget, 0
         edges, silent = nfa.arrays()
-        self._alias = aliases(edges, silent, accept, self.count)
-        edges[:, 3] = self._alias[edges[:, 3]]
-        silent[:, 1] = self._alias[silent[:, 1]]
+        self.members = self._closures(edges, silent, start)
+        self._number: dict[frozenset[int], int] = {}
+        self.one = np.arange(self.count, dtype=np.int32)
+        for state, members in self.members.items():
+            self.one[state] = next(iter(members)) if len(members) == 1 else self._number.setdefault(members, state)
+        edges[:, 3] = self.one[edges[:, 3]]
         self.edges = edges[by_number(edges)]
         self._begin = begins(self.edges[:, 0], self.count)
-        says = np.diff(self._begin) > 0
-        says[accept] = True
-        self._says = says.tolist()  # which states read or accept
-        self._first, self._after = adjacency(silent[:, 0], silent[:, 1], self.count)
-        single = np.ones(self.count, np.bool_)
-        single[silent[:, 0]] = False
-        single[overlapping(self.edges)] = False
-        self._final = np.arange(self.count) == accept
-        self._own = self.edges
-        read = through(self.edges, silent, self._closure, self.count)
-        single[read.states] = True
-        for state, members in zip(read.states, read.closures, strict=True):
-            self._number[members | {state}] = state
-            self._final[state] |= accept in members
-        edges = np.concatenate((self.edges, read.edges))
-        self.edges = edges[by_number(edges)]
-        self._single = single.tolist()
-        self.node: list[int] = np.where(single, np.arange(self.count), -1).tolist()
+        self._leaving: dict[int, list[Edge]] = {}
+        self._states = self.count
 
-    def reach(self, start: int) -> tuple[Ints, Bools]:
-        """The edges of all states that `start` leads to, and which of them are final; `start` becomes 0."""
-        node, count = self.node, self.count
-        begin, targets = begins(self.edges[:, 0], count).tolist(), self.edges[:, 3].tolist()
-        reached = bytearray(count)  # which of the Nfa's states
-        made = array("i")  # edges of sets
-        first = self._node(int(self._alias[start]))
-        order = [first] if first < count else []
-        for state in order:
-            reached[state] = 1
-        done = sets = work = 0
-        while done < len(order) or sets < len(self._members):
-            while done < len(order):
-                state = order[done]
-                done += 1
-                leads = targets[begin[state] : begin[state + 1]]
-                work += 1 + len(leads)
-                for target in leads:
-                    to = node[target]
-                    if to < 0:
-                        to = self._node(target)
-                    if to < count and not reached[to]:
-                        reached[to] = 1
-                        order.append(to)
-                if work > _BETWEEN_LOOKS:
-                    self._look(work, len(order))
-                    work = 0
-            if sets < len(self._members):
-                for low, high, to in self._taken_apart(self._members[sets]):
-                    made.extend((count + sets, low, high, to))
-                    if to < count and not reached[to]:
-                        reached[to] = 1
-                        order.append(to)
-                sets += 1
-                self._look(0, len(order))
-        self._look(work, len(order))
-        return self._arranged(first, np.frombuffer(reached, np.bool_), np.array(made, np.int32).reshape(-1, 4))
-
-    def _arranged(self, first: int, reached: Bools, made: Ints) -> tuple[Ints, Bools]:
-        """The edges of the reached states and of the sets, numbered anew, and which of them are final."""
-        used = np.concatenate((reached, np.ones(len(self._members), np.bool_)))
-        number = np.cumsum(used, dtype=np.int32) - 1
-        number[:first] += 1
-        number[first] = 0
-        kept = self.edges[reached[self.edges[:, 0]]]
-        kept[:, 3] = np.array(self.node, np.int32)[kept[:, 3]]
-        edges = np.concatenate((kept, made))
-        edges[:, 0], edges[:, 3] = number[edges[:, 0]], number[edges[:, 3]]
-        final = np.zeros(int(used.sum()), np.bool_)
-        ends = np.array([self.accept in members for members in self._members], np.bool_)
-        final[number[used]] = np.concatenate((self._final, ends))[used]
-        return edges, final
-
-    def _node(self, state: int) -> int:
-        """The state that stands for a state of the Nfa: itself if it is deterministic, otherwise a set."""
-        if self.node[state] < 0:
-            self.node[state] = self._of(self._closure(state))
-        return self.node[state]
-
-    def _of(self, members: frozenset[int]) -> int:
-        """The state of the deterministic automaton for a set of states."""
-        if len(members) == 1:
-            [one] = members
-            if self._single[one]:
-                return one
-        number = self._number.get(members)
-        if number is None:
-            number = self._number[members] = self.count + len(self._members)
-            self._members.append(members)
-            self._add(len(members))
-        return number
-
-    def _closure(self, state: int) -> frozenset[int]:
-        """The states that a state leads to without reading, but only those that read or accept."""
-        known = self._closures.get(state)
-        if known is None:
-            first, after = self._first, self._after
+    def _closures(self, edges: Ints, silent: Ints, start: int) -> dict[int, frozenset[int]]:
+        """What those states stand for that lead on without reading, and to which the start or an edge leads."""
+        says, met = np.zeros((2, self.count), np.bool_)
+        says[edges[:, 0]] = says[self.accept] = met[edges[:, 3]] = met[start] = True
+        speaking = says.tolist()
+        first, after = adjacency(silent[:, 0], silent[:, 1], self.count)
+        found: dict[int, frozenset[int]] = {}
+        met[np.diff(first) == 0] = False
+        for state in np.flatnonzero(met).tolist():
             seen, todo = {state}, [state]
             while todo:
                 here = todo.pop()
                 new = [one for one in after[first[here] : first[here + 1]] if one not in seen]
                 seen.update(new)
                 todo += new
-            known = frozenset([one for one in seen if self._says[one]])
-            self._closures[state] = known
-            self._add(len(known))
-            self._look(len(seen), 0)
-        return known
+            found[state] = frozenset([one for one in seen if speaking[one]])
+            self._add(len(found[state]))
+            self._budget.spend(len(seen))
+        return found
 
-    def _taken_apart(self, members: frozenset[int]) -> list[Edge]:
-        """The edges of a set, cut wherever one begins or ends; a piece leads to the targets of all its edges."""
+    def _copied(self) -> Ints:
+        """The edges, where a state that stands for others has theirs."""
+        states = np.fromiter(self._number.values(), np.int64)
+        sizes = np.fromiter(map(len, self._number), np.int64)
+        members = np.fromiter(chain.from_iterable(self._number), np.int64)
+        reads = self._begin[members + 1] - self._begin[members]
+        if int(reads.sum()) > _MEMBERS:
+            raise TooLarge(f"more than {_MEMBERS} edges of {len(states)} sets of states")
+        copies = self.edges[ranges(self._begin[members], self._begin[members + 1])]
+        copies[:, 0] = np.repeat(np.repeat(states, sizes), reads)
+        own = np.ones(self.count, np.bool_)
+        own[states] = False
+        edges = np.concatenate((self.edges[own[self.edges[:, 0]]], copies))
+        return edges[by_number(edges)]
+
+    def reach(self, start: int) -> tuple[Ints, Bools]:
+        """The edges of all states that `start` leads to, and which of them are final; `start` becomes 0."""
+        edges, single = self._copied(), np.ones(self.count, np.bool_)
+        single[overlapping(edges)] = False
+        begin, targets, alone = begins(edges[:, 0], self.count).tolist(), edges[:, 3].tolist(), single.tolist()
+        reached = bytearray(self.count)
+        made = array("i")  # edges of sets
+        order, work = [int(self.one[start])], 0
+        reached[order[0]] = 1
+        for state in order:
+            if state < self.count and alone[state]:
+                leads = targets[begin[state] : begin[state + 1]]
+                work += 1 + len(leads)
+            else:
+                leads = []
+                for low, high, target in self._taken_apart(self.members.get(state, (state,))):
+                    made.extend((state, low, high, target))
+                    leads.append(target)
+                reached.extend(bytes(self._states - len(reached)))
+            for target in leads:
+                if not reached[target]:
+                    reached[target] = 1
+                    order.append(target)
+            if work > _BETWEEN_LOOKS:
+                self._look(work, len(order))
+                work = 0
+        self._look(work, len(order))
+        live = np.frombuffer(reached, np.bool_)
+        number = np.cumsum(live, dtype=np.int32) - 1
+        number[: order[0]] += 1
+        number[order[0]] = 0
+        edges = edges[(live[: self.count] & single)[edges[:, 0]]]
+        edges = np.concatenate((edges, np.array(made, np.int32).reshape(-1, 4)))
+        edges[:, 0], edges[:, 3] = number[edges[:, 0]], number[edges[:, 3]]
+        final = np.zeros(len(order), np.bool_)
+        ends = [state for state, members in self.members.items() if self.accept in members and reached[state]]
+        final[number[np.array(ends, np.int64)]] = True
+        if reached[self.accept]:
+            final[number[self.accept]] = True
+        return edges, final
+
+    def _taken_apart(self, members: Iterable[int]) -> list[Edge]:
+        """The edges of some states, cut wherever one begins or ends; a piece leads to the targets of all its edges."""
         leaving = [edge for state in members for edge in self._edges_of(state)]
         bounds = [(low, True, target) for low, _, target in leaving]
         bounds += [(high + 1, False, target) for _, high, target in leaving]
@@ -188,8 +159,7 @@ class _Sets:
                 key = tuple(here)
                 work, most = work + len(key), max(most, len(key))
                 if key not in known:
-                    together = frozenset().union(*map(self._closure, key)) if len(key) > 1 else None
-                    known[key] = self._node(key[0]) if together is None else self._of(together)
+                    known[key] = key[0] if len(key) == 1 else self._set_of(key)
                 row.append((before, at - 1, known[key]))
             before = at
             if begins_:
@@ -199,21 +169,34 @@ class _Sets:
         self._look(1 + len(leaving) + (work if most > 1 else 0), 0)
         return row
 
+    def _set_of(self, states: Iterable[int]) -> int:
+        """The state that stands for several ones."""
+        members = frozenset().union(*(self.members.get(one, (one,)) for one in states))
+        if len(members) == 1:
+            return next(iter(members))
+        number = self._number.get(members)
+        if number is None:
+            number = self._number[members] = self._states
+            self.members[number] = members
+            self._states += 1
+            self._add(len(members))
+        return number
+
     def _edges_of(self, state: int) -> list[Edge]:
         """The edges of a state of the Nfa."""
         known = self._leaving.get(state)
         if known is None:
-            lines = self._own[self._begin[state] : self._begin[state + 1], 1:].tolist()
+            lines = self.edges[self._begin[state] : self._begin[state + 1], 1:].tolist()
             known = self._leaving[state] = [(low, high, target) for low, high, target in lines]
         return known
 
     def _look(self, work: int, reached: int) -> None:
         """Check that there are not too many states, and count work."""
-        if reached + len(self._members) > self._max_states:
+        if reached > self._max_states:
             raise TooLarge(f"more than {self._max_states} states")
-        self._budget.spend(work, f"an automaton of {reached + len(self._members)} states and more")
+        self._budget.spend(work, f"an automaton of {reached} states and more")
 
     def _add(self, members: int) -> None:
         self._size += members
         if self._size > _MEMBERS:
-            raise TooLarge(f"more than {_MEMBERS} states in {len(self._members)} sets of states")
+            raise TooLarge(f"more than {_MEMBERS} states in {self._states - self.count} sets of states")
