@@ -162,28 +162,20 @@ class _Writer:
         return _bytes_of(table.edges[table.final[table.edges[:, 0] + 1]])
 
     def _begins(self, item: _Lexeme | Tree) -> frozenset[int]:
-        """The bytes that an item may begin with; all bytes where it may be empty."""
+        """The bytes that an item may begin with, a special token by none; all bytes where it may be empty."""
         assert not isinstance(item, _Lexeme)  # lexemes side by side are one
-        if isinstance(item, Word):
-            return frozenset()  # a special token, which is no byte
+        if isinstance(item, Sequence):
+            parts = [part for part in item.parts if part != Word("")]
+            return self._begins(parts[0]) if parts else _EVERY
         if isinstance(item, Either):
-            return frozenset().union(*(self._first(branch) for branch in item.branches))
+            return frozenset().union(*map(self._begins, item.branches))
         if isinstance(item, Repeat):
-            return self._first(item.part) if item.least else _EVERY
-        return self._first(item)
-
-    def _first(self, tree: Tree) -> frozenset[int]:
-        if isinstance(tree, Sequence):
-            parts = [part for part in tree.parts if part != Word("")]
-            return self._first(parts[0]) if parts else _EVERY
-        if isinstance(tree, Either | Repeat):
-            return self._begins(tree)
-        if isinstance(tree, Word):
-            pieces = word_pieces(tree.text, self._specials)
-            return (
-                frozenset() if pieces and pieces[0] in self._specials else frozenset(tree.text.encode()[:1]) or _EVERY
-            )
-        reader = self._readers[tree.key]
+            return self._begins(item.part) if item.least else _EVERY
+        if isinstance(item, Word):
+            pieces = word_pieces(item.text, self._specials)
+            special = bool(pieces) and pieces[0] in self._specials
+            return frozenset() if special else frozenset(item.text.encode()[:1]) or _EVERY
+        reader = self._readers[item.key]
         if isinstance(reader, HostRecogniser):
             return reader.first_bytes()
         assert isinstance(reader, TableRecogniser)  # there are two kinds

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gen.constraints.output_types import JsonSchema, Made, either, repeat, sequence, text
+from gen.constraints.output_types import JsonSchema, Made, either, regex, repeat, sequence, text
 from gen.constraints.plans import laid_out, read_plan
 from gen.constraints.schema import property_types
 from gen.constraints.schema.writing.writer import LAYOUTS, Fields
@@ -37,6 +37,7 @@ class Form:
         specials: special tokens that the form needs.
         mark: what no text before a call has.
         begin, separator, end: what stands before the first call, between two of them, and behind the last one.
+        first: the pattern of the characters with which a text may begin, where calls begin with others and no mark.
         without: what no string of the arguments has.
         fields: how the arguments are written, if not as JSON.
         behind: what stands behind the arguments.
@@ -44,7 +45,7 @@ class Form:
     """
 
     specials: tuple[str, ...] = ()
-    begin = separator = end = mark = behind = begun = ""
+    begin = separator = end = mark = first = behind = begun = ""
     without: tuple[str, ...] = ()
     fields: Fields | None = None
 
@@ -67,11 +68,15 @@ class Form:
 
     def write(self) -> Any:
         """The output type of the calls that are asked for, perhaps after a text; its value is a `ToolCalls`."""
-        said = text(without=[self.mark, *self.left_out])
+        marks = [self.mark, *self.left_out] if self.mark else self.left_out
+        said = text(without=marks)
         if not self.asked.tools:
             return Made(said, lambda value: value_of(value, []))
         if not self.asked.optional:
             return self.whole()
+        if self.first:
+            begun = either("", sequence(regex(self.first), said))
+            return either(self.whole(), Made(begun, lambda value: value_of("".join(value), [])))
         parts = sequence(said, either(self.whole(), ""))
         return Made(parts, lambda found: value_of(found[0], found[1].calls if found[1] else []))
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from keyword import kwlist
 from typing import Any
 
-from gen.constraints.output_types import Made, either, regex, sequence, text
 from gen.constraints.schema.writing.writer import Fields
 from gen.errors import ConstraintError, show
 from gen.tools.argument_readers import ArgumentsReader
@@ -25,7 +24,6 @@ _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 class Form(form.Form):
     """See `gen.tools.forms.form.Form`."""
 
-    mark = _START
     separator = ", "
     without = (_START, _END)
     fields = Fields("", "=", "", ", ", raw=False, names=rf"(?!(?:{'|'.join(kwlist)})\Z){_NAME}")
@@ -36,6 +34,7 @@ class Form(form.Form):
         tagged = _START in self.has
         self.begin = f"{_START}[" if tagged else "["
         self.end = f"]{_END}" if tagged else "]"
+        self.mark, self.first = (_START, "") if tagged else ("", r"[^\[\s]")
 
     def call(self, tool: Tool) -> Any:
         if not all(one.isidentifier() for one in tool.name.split(".")):
@@ -49,15 +48,6 @@ class Form(form.Form):
 
     def reader_of(self, tool: Tool, begun: str = "") -> Callable[[], ArgumentsReader]:
         return _PythonReader
-
-    def write(self) -> Any:
-        if _START in self.has:
-            return super().write()
-        if not self.asked.tools:
-            return Made(text(without=self.left_out), lambda value: form.value_of(value, []))
-        said = either("", sequence(regex(r"[^\[\s]"), text(without=self.left_out)))
-        plain = Made(said, lambda value: form.value_of("".join(value), []))
-        return either(self.whole(), plain) if self.asked.optional else self.whole()
 
 
 class _PythonReader:
