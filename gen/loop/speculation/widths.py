@@ -34,8 +34,7 @@ _COMMON = 0.7  # the part of a step's time that any number of rows takes: it is 
 _NEW = 0.2  # how much the newest draft counts beside all earlier ones
 _told = WeakKeyDictionary[Model, set[str]]()
 _FEW = 8  # rows, which take little memory
-_LOOKS = 2  # steps in a row that find nothing: after each so many, one more step passes before drafts are looked for
-_SELDOM = 8  # at most so many steps pass
+_LOOKS = 2  # steps in a row that find nothing: after each so many, twice as many steps pass before the next look
 
 
 class Agreement:
@@ -139,11 +138,13 @@ class Widths:
         self.misses = self._rests = 0
 
     def looks(self, rows: int) -> bool:
-        """Whether drafts are looked for before a step of so many rows: more seldom after steps without a right one."""
+        """Whether drafts are looked for before a step of so many rows: more seldom after steps without a right one.
+
+        At most as many steps as there are rows pass: a look costs more for many rows, and a wide step saves less."""
         if self._rests and not self.fixed:
             self._rests -= 1
             return False
-        self._rests = min(self.misses // _LOOKS, _SELDOM if rows > 1 else 1)
+        self._rests = min(2 ** min(self.misses // _LOOKS, 16) - 1, rows)
         return True
 
     @property
