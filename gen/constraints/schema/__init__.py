@@ -21,7 +21,7 @@ __all__ = ["Whitespace", "property_types", "schema_grammar", "schema_table", "st
 Whitespace = Literal["line", "compact", "indent", "model"]
 _GRAMMAR_WORK = 5 * MOST_WORK
 _DEPTHS = (4, 3, 2)  # how deep values of any type nest: the first that the states have room for
-_ROOM = 8_000  # states before determinising, for more than the last of these
+_ROOM = 32_000  # states before determinising, for more than the last of these
 
 
 def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace | Layout, ecma: bool = True) -> Table:
