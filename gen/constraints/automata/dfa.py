@@ -15,6 +15,9 @@ import numpy.typing as npt
 
 from gen.constraints.automata.arrays import Bools, Ints, adjacency, begins, by_number, ranges
 
+FAR = np.int32(1 << 20)
+"""The distance of a state from which no text can end, and the tokens that it needs."""
+
 _BEYOND = 2**31  # more than any number of an edge
 
 
@@ -27,10 +30,11 @@ class Dfa:
     Attributes:
         edges: (n, 4), each source, low, high, target, sorted; those of a state are disjoint.
         final: (states,) whether a text may end there.
+        distance: as `distances` gives it, where it is known.
     """
 
-    def __init__(self, edges: Ints, final: Bools) -> None:
-        self.edges, self.final = joined(edges), final
+    def __init__(self, edges: Ints, final: Bools, distance: Ints | None = None) -> None:
+        self.edges, self.final, self.distance = joined(edges), final, distance
 
     @cached_property
     def lines(self) -> list[list[tuple[int, int, int]]]:
@@ -72,29 +76,37 @@ def joined(edges: Ints) -> Ints:
     return out
 
 
+def distances(edges: Ints, final: Bools) -> Ints:
+    """(states,): the fewest edges from each state to a final one; `FAR` where there is no way."""
+    first, before = adjacency(edges[:, 3], edges[:, 0], len(final))
+    far = int(FAR)
+    distance = np.where(final, 0, far).tolist()
+    front: list[int] = np.flatnonzero(final).tolist()
+    for state in front:  # breadth first, backwards
+        farther = distance[state] + 1
+        for source in before[first[state] : first[state + 1]]:
+            if distance[source] == far:
+                distance[source] = farther
+                front.append(source)
+    return np.array(distance, np.int32)
+
+
 def trimmed(edges: Ints, final: Bools) -> Dfa | None:
     """The automaton with only the states that lead to a final one; None if 0 does not.
 
     Args:
         edges, final: as for `Dfa`; 0 leads to all states.
     """
-    first, before = adjacency(edges[:, 3], edges[:, 0], len(final))
-    seen = bytearray(final.tobytes())
-    todo: list[int] = np.flatnonzero(final).tolist()
-    for state in todo:
-        for source in before[first[state] : first[state + 1]]:
-            if not seen[source]:
-                seen[source] = 1
-                todo.append(source)
-    if not seen[0]:
+    distance = distances(edges, final)
+    live = distance < FAR
+    if not live[0]:
         return None
-    if len(todo) == len(final):
-        return Dfa(edges, final)
-    live = np.frombuffer(seen, np.bool_)
+    if live.all():
+        return Dfa(edges, final, distance)
     number = (np.cumsum(live) - 1).astype(np.int32)
     edges = edges[live[edges[:, 3]] & live[edges[:, 0]]]
     edges[:, 0], edges[:, 3] = number[edges[:, 0]], number[edges[:, 3]]
-    return Dfa(edges, final[live])
+    return Dfa(edges, final[live], distance[live])
 
 
 class Table(NamedTuple):
@@ -110,6 +122,7 @@ class Table(NamedTuple):
         final: (states + 1,) bool, whether a text may end there; False for state 0.
         edges: those of the `Dfa` that it is made of, whose states have numbers one less.
         depth: how deep values of any type nest in its texts; None if they have none.
+        distance: that of the `Dfa`.
     """
 
     next: Ints
@@ -117,6 +130,7 @@ class Table(NamedTuple):
     final: Bools
     edges: Ints
     depth: int | None = None
+    distance: Ints | None = None
 
     def accepts(self, data: bytes) -> bool:
         """Whether the whole of `data` is a text of the automaton."""
@@ -141,4 +155,4 @@ def table(automaton: Dfa) -> Table:
     after = np.zeros((len(automaton.final) + 1, len(number)), np.int32)
     after[source, which[pieces]] = target
     final = np.concatenate((np.zeros(1, np.bool_), automaton.final))
-    return Table(after, which[place[:256]].astype(np.uint8), final, automaton.edges)
+    return Table(after, which[place[:256]].astype(np.uint8), final, automaton.edges, distance=automaton.distance)

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from gen.constraints.automata.arrays import Ints
-from gen.constraints.automata.dfa import Table
+from gen.constraints.automata.dfa import FAR, Table
 from gen.constraints.automata.limits import TooLarge
-from gen.constraints.tables.tokens_needed import FAR
 from gen.constraints.tables.vocabulary import Vocabulary, put
 
 KINDS = 3

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gen.constraints.automata.arrays import Ints, begins
-from gen.constraints.automata.dfa import Table
-from gen.constraints.tables.tokens_needed import FAR
+from gen.constraints.automata.dfa import FAR, Table
 
 _Sums = npt.NDArray[np.uint64]
 _BETWEEN_LOOKS = 4  # rounds between two checks whether any group still falls apart

@@ -14,13 +14,13 @@ import numpy.typing as npt
 import torch
 
 from gen.constraints.automata.arrays import Ints
-from gen.constraints.automata.dfa import Table
+from gen.constraints.automata.dfa import FAR, Table
 from gen.constraints.automata.limits import Empty
 from gen.constraints.tables.device_rows import Placed, placed
 from gen.constraints.tables.groups import groups_of
 from gen.constraints.tables.guesses import Guesses
 from gen.constraints.tables.host_rows import HostRows
-from gen.constraints.tables.tokens_needed import FAR, closable, most_needed
+from gen.constraints.tables.tokens_needed import closable, most_needed
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.runtime.forking import new_lock
 

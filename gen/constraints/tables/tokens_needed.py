@@ -9,11 +9,8 @@ The count is for the text with the fewest bytes, spelled in as few tokens as pos
 import numpy as np
 
 from gen.constraints.automata.arrays import Bools, Ints, adjacency, begins
-from gen.constraints.automata.dfa import Table
+from gen.constraints.automata.dfa import FAR, Table, distances
 from gen.constraints.tables.vocabulary import Vocabulary
-
-FAR = np.int32(1 << 20)
-"""The tokens that a state needs if no text can be spelled from it to an end, or if it is within a special token."""
 
 
 def closable(table: Table, vocabulary: Vocabulary) -> tuple[Table, Ints]:
@@ -22,12 +19,12 @@ def closable(table: Table, vocabulary: Vocabulary) -> tuple[Table, Ints]:
     Returns:
         The automaton: states keep their numbers, and nothing leads to one that has no end.
         (states + 1,): how many tokens certainly suffice from each state: 0 where a text may end, `FAR` where it has no
-        end. From each state that needs tokens, one token leads to a state that needs one less.
+        end, or is within a special token. From each state that needs tokens, one leads to a state that needs one less.
     """
     distance, bytes_ = _ways(table, vocabulary.spells)
     if (distance[1:] >= FAR).any():
         kept = table.edges[distance[table.edges[:, 3] + 1] < FAR]
-        table = table._replace(next=np.where(distance[table.next] < FAR, table.next, 0), edges=kept)
+        table = table._replace(next=np.where(distance[table.next] < FAR, table.next, 0), edges=kept, distance=None)
     needed = np.where(table.final, 0, FAR).astype(np.int32)
     order = np.argsort(distance, kind="stable").astype(np.int32)
     order = order[(distance[order] > 0) & (distance[order] < FAR)]
@@ -46,7 +43,7 @@ def most_needed(table: Table, needed: Ints) -> Ints:
     Args:
         table, needed: as `closable` gives them.
     """
-    first, before = _before(table.edges, len(needed))
+    first, before = adjacency(table.edges[:, 3] + 1, table.edges[:, 0] + 1, len(needed))
     most = [-1] * len(needed)
     for state in np.argsort(-needed, kind="stable").tolist():  # most first: the first to reach a state needs most
         if most[state] >= 0:
@@ -61,40 +58,27 @@ def most_needed(table: Table, needed: Ints) -> Ints:
     return np.array(most, np.int32)
 
 
-def _before(edges: Ints, states: int) -> tuple[list[int], list[int]]:
-    """Where the states that lead to each state begin, (states + 1,), and these states."""
-    return adjacency(edges[:, 3] + 1, edges[:, 0] + 1, states)
-
-
 def _ways(table: Table, spells: Bools) -> tuple[Ints, Ints]:
     """The fewest bytes from each state to a final one, `FAR` if there is no way, and the first byte of such a way.
 
     Args:
         spells: (256,) the bytes that are tokens by themselves; ways use only these, so that every way can be spelled.
     """
-    states, far = len(table.final), int(FAR)
+    states = len(table.final)
     spelled = np.where(spells, np.arange(256), 256)
     following = np.minimum.accumulate(spelled[::-1])[::-1]  # for each byte, the first one from it on that is a token
     byte = following[table.edges[:, 1]]
     within = byte <= table.edges[:, 2]
     edges, byte = table.edges[within], byte[within]
-    first, before = _before(edges, states)
-    distance = np.where(table.final, 0, far).tolist()
-    front: list[int] = np.flatnonzero(table.final).tolist()
-    for state in front:  # breadth first, backwards
-        farther = distance[state] + 1
-        for source in before[first[state] : first[state + 1]]:
-            if distance[source] == far:
-                distance[source] = farther
-                front.append(source)
-    distances = np.array(distance, np.int32)
+    known = table.distance if within.all() else None
+    distance = np.append(FAR, distances(edges, table.final[1:]) if known is None else known)
     best = np.zeros(states, np.int64)
     begin = begins(edges[:, 0] + 1, states)
     leads = np.diff(begin) > 0
     if leads.any():
-        ways = distances[edges[:, 3] + 1] * np.int64(256) + byte
+        ways = distance[edges[:, 3] + 1] * np.int64(256) + byte
         best[leads] = np.minimum.reduceat(ways, begin[:-1][leads])
-    return distances, (best % 256).astype(np.int32)
+    return distance, (best % 256).astype(np.int32)
 
 
 def _tokens_along(table: Table, vocabulary: Vocabulary, states: Ints, bytes_: Ints) -> Ints:

@@ -2,8 +2,9 @@
 
 import pytest
 
+from gen.constraints.automata.dfa import FAR
 from gen.constraints.automata.regexes import regex_table
-from gen.constraints.tables.tokens_needed import FAR, closable, most_needed
+from gen.constraints.tables.tokens_needed import closable, most_needed
 from gen.constraints.tables.vocabulary import Vocabulary
 from tests.constraints.samples import tables
 from tests.constraints.vocabularies import fewest_tokens, spelled, walk_all
