@@ -10,7 +10,8 @@ import torch
 
 from gen.devices import Placement
 from gen.errors import ArgumentError, ModelError
-from gen.models.base import Model, NoRoom, Rows
+from gen.models.base import Model, NoRoom
+from gen.models.checks import new_rows
 from gen.runtime import cpu_memory
 
 TokenBytes = Mapping[torch.device, float]  # how many bytes a token of a row takes on each device
@@ -57,11 +58,20 @@ class TooManyRows(ModelError):
         self.rows = rows
 
 
-def token_bytes(rows: Rows) -> TokenBytes:
-    """How many bytes filled rows take for each token that they have room for, states of whole rows included."""
+def token_bytes(model: Model, length: int) -> TokenBytes:
+    """How many bytes a row takes for each token that it has room for, states of whole rows included.
+
+    One row with room for so many tokens reads one of them to show it. Empty if the library that runs the model has made
+    all room already.
+    """
     sizes: dict[torch.device, float] = {}
+    rows = new_rows(model, 1, length)
+    if rows.lent:
+        rows.give_back()
+        return sizes
+    rows.prefill(slice(0, 1), [[0]])
     for _, tensor, device in rows.parts():
-        sizes[device] = sizes.get(device, 0.0) + tensor.nbytes / (rows.count * rows.length)
+        sizes[device] = sizes.get(device, 0.0) + tensor.nbytes / rows.length
     return sizes
 
 
@@ -69,38 +79,40 @@ def tokens_that_fit(
     placement: Placement,
     known: TokenBytes,
     held: int = 0,
-    free: Callable[[torch.device], int | None] | None = None,
     spare: Callable[[torch.device], int] | None = None,
+    *,
+    alone: bool = False,
 ) -> int | None:
     """How many tokens rows may have room for together; None if it is not known.
 
     Args:
         known: how many bytes a token takes.
         held: how many tokens there is room for now, in rows that will grow.
-        free: how many bytes of a device rows may take; None for `free_bytes`.
         spare: how many more bytes of a device can be freed for rows; None for none.
+        alone: see `free_bytes`.
     """
     fit = []
     for device in placement.devices:
-        if known.get(device) and (room := (free or free_bytes)(device)) is not None:
+        if known.get(device) and (room := free_bytes(device, alone=alone)) is not None:
             # on a CPU `held` is not added: memory counts as available until it is written to, and would count twice
             room += 0 if spare is None else spare(device)
             fit.append(max(0, int(room / known[device])) + (0 if device.type == "cpu" else held))
     return max(held, min(fit)) if fit else None
 
 
-def free_bytes(device: torch.device) -> int | None:
-    """How many bytes of a device's memory rows may take; None if it is not known. Host sync: none."""
-    if device.type == "cuda":
+def free_bytes(device: torch.device, *, alone: bool = False) -> int | None:
+    """How many bytes of a device's memory rows may take; None if it is not known. Host sync: none.
+
+    Args:
+        alone: whether there cannot be fewer rows. Then they may take nearly all memory of a CPU, where a process that
+            takes more is killed; devices that raise an error are tried, and the result is None.
+    """
+    if device.type == "cuda" and not alone:
         free, total = torch.cuda.mem_get_info(device)
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(free + unused - _MARGIN * total)
-    return _share_of_cpu(_SHARE) if device.type == "cpu" else None
-
-
-def utmost_bytes(device: torch.device) -> int | None:
-    """How many bytes of a CPU's memory rows may ever take: with more, the process would be killed. Else None."""
-    return _share_of_cpu(_UTMOST) if device.type == "cpu" else None
+    available = cpu_memory.available_bytes() if device.type == "cpu" else None
+    return None if available is None else int((_UTMOST if alone else _SHARE) * available)
 
 
 def kept_bytes(device: torch.device) -> int:
@@ -115,7 +127,7 @@ def kept_bytes(device: torch.device) -> int:
     return int(_KEPT * (_USUAL if total is None else total))
 
 
-def check_utmost(model: Model, known: TokenBytes, count: int, length: int, width: int) -> None:
+def check_fits(model: Model, known: TokenBytes, count: int, length: int, width: int) -> None:
     """Raise a TooLong if rows and their first step would take more of a CPU's memory than there is.
 
     Args:
@@ -124,7 +136,7 @@ def check_utmost(model: Model, known: TokenBytes, count: int, length: int, width
         width: how many rows a search has; 1 if every row is a text.
     """
     for device in model.placement.devices:
-        most = utmost_bytes(device)
+        most = free_bytes(device, alone=True)
         if most is None:
             continue
         step = 0
@@ -150,11 +162,6 @@ def check_room(needs: Iterable[tuple[int, int, int]], most: int | None) -> None:
                 f"max_batch_tokens={most} is too little for prompt {number} and its text, which may come to {needed}: "
                 f"give at least {rows * tokens}, a smaller max_new_tokens or a shorter prompt."
             )
-
-
-def _share_of_cpu(share: float) -> int | None:
-    available = cpu_memory.available_bytes()
-    return None if available is None else int(share * available)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -14,14 +14,14 @@ from gen.errors import ModelError
 from gen.loop.cuda_streams import Streams
 from gen.loop.decoder import Decoder
 from gen.loop.memory import (
+    TokenBytes,
     TooLong,
     TooManyRows,
-    check_utmost,
+    check_fits,
     is_out_of_memory,
     kept_bytes,
     token_bytes,
     tokens_that_fit,
-    utmost_bytes,
 )
 from gen.loop.options import Options
 from gen.loop.prefixes.tree import tree_of
@@ -29,7 +29,6 @@ from gen.loop.replay.recorded import Recorded
 from gen.loop.searches.by_sampler import Kind
 from gen.loop.slots import share_out
 from gen.models.base import Model, NoRoom
-from gen.models.checks import new_rows
 from gen.models.idle_rows import Idle, let_go
 from gen.stages.device_constraints import DeviceConstraints
 from gen.stages.host_constraints import HostConstraints
@@ -41,7 +40,6 @@ logger = logging.getLogger("gen")
 
 _ROWS = {"cpu": 64, "cuda": 256}  # at most, by type of device
 _USUAL = 512  # tokens that rows have room for at first if their texts are not known yet
-_UNMEASURED = 2**14  # tokens that rows on a CPU may have room for before it is known how much memory a token takes
 # constraints come last, so that no stage allows again what they forbid
 _STAGES: tuple[Callable[[int, torch.device], Stage], ...] = (
     PenaltyStage,
@@ -116,7 +114,6 @@ class RowPool:
         for device in self._model.placement.devices:
             if device.type == "cuda":
                 resolve_device(device)  # a missing device raises here, and not in torch when its memory is asked for
-        self._measure_if_many(count)
         if (idle := self._take_idle(count)) is not None:
             return idle
         count = self.whole(count)
@@ -137,7 +134,7 @@ class RowPool:
             room = self.length if most is None else most // count
             length = min(self.length, room - room % 32 or room)  # multiples of 32 columns are fast to look at
             try:
-                self._check_utmost(count, length)
+                check_fits(self._model, self._known(), count, length, self._kind.width)
                 with streams.current():
                     made = Decoder(self._model, count, length, self._kind.key, self._kind.search, _STAGES, streams)
             except Exception as error:
@@ -217,59 +214,25 @@ class RowPool:
 
     def room(self, rows: Decoder | None = None) -> int | None:
         """How many tokens rows, existing ones or new ones, may have room for; None if there is no bound."""
-        if self._options.max_batch_tokens is not None or self._idle is None or self._idle.token_bytes is None:
+        if self._options.max_batch_tokens is not None:
             return self._options.max_batch_tokens
         held = rows.tokens if rows is not None and rows.filled else 0
-        spare = None if self.tree is None else self.tree.spare
-        return tokens_that_fit(self._model.placement, self._idle.token_bytes, held, spare=spare)
+        # a prompt that may not fit into memory is tried nevertheless
+        alone = rows is not None and (self._options.fixed or rows.count <= self.least)
+        spare = None if self.tree is None or alone else self.tree.spare
+        return tokens_that_fit(self._model.placement, self._known(), held, spare, alone=alone)
 
-    def utmost(self, rows: Decoder) -> int | None:
-        """How many tokens existing rows may have room for if they take all memory that a CPU has left; None if it is
-        not known, and on devices that raise an error when memory is out."""
-        if self._idle is None or self._idle.token_bytes is None:
-            return None
-        held = rows.tokens if rows.filled else 0
-        return tokens_that_fit(self._model.placement, self._idle.token_bytes, held, utmost_bytes)
-
-    def measure(self, rows: Decoder) -> bool:
-        """Measure how much memory a token takes, unless it is known; whether it was measured now.
-
-        Raises:
-            TooLong: the rows have room for more tokens than fit.
-        """
-        idle = self._idle
-        if idle is None or idle.token_bytes is not None or not rows.filled or rows.rows.lent:
-            return False
-        idle.token_bytes = token_bytes(rows.rows)
-        most = self.room() if rows.count > self.least and not self._options.fixed else self.utmost(rows)
-        if most is not None and rows.tokens > most:
-            raise TooLong(rows.count, rows.length)
-        return True
-
-    def _measure_if_many(self, count: int) -> None:
-        """On a CPU, measure how much memory a token takes before room for many is made: a process that takes more
-        memory than there is gets no error there, but is killed."""
-        if (
-            self._model.placement.logits_device.type != "cpu"
-            or self._idle is None
-            or self._idle.token_bytes is not None
-        ):
-            return
-        if max(self.least, min(count, self._cap)) * self._each <= _UNMEASURED:
-            return
-        streams = self._streams = self._streams or Streams(self._model.placement)
-        with streams.current():  # so that the caller's settings of torch change nothing
-            rows = new_rows(self._model, 1, self.length)
-            if rows.lent:
-                rows.give_back()
-                return
-            rows.prefill(slice(0, 1), [[0]])
-        self._idle.token_bytes = token_bytes(rows)
-
-    def _check_utmost(self, count: int, length: int) -> None:
-        """Raise a TooLong if so many new rows would take more than all memory that a CPU has left."""
-        if self._idle is not None and self._idle.token_bytes is not None:
-            check_utmost(self._model, self._idle.token_bytes, count, length, self._kind.width)
+    def _known(self) -> TokenBytes:
+        """How much memory a token takes; measured at the model's first call. Empty if the model keeps nothing."""
+        if self._idle is not None and self._idle.token_bytes is None:
+            streams = self._streams = self._streams or Streams(self._model.placement)
+            try:
+                with streams.current():  # so that the caller's settings of torch change nothing
+                    self._idle.token_bytes = token_bytes(self._model, self.length)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+        return (self._idle and self._idle.token_bytes) or {}
 
     def _most_rows(self, rows: Decoder | None = None) -> int:
         """The largest number of rows, of an existing set or a new one: a whole number of searches."""

@@ -94,15 +94,12 @@ class Runner:
         """
         try:
             self._batch.advance()
-            if self._pool.measure(self._steps.decoder):
-                self._batch.bound(self._room())
         except Exception as error:
             self._recover(error)
 
     def drain(self) -> None:
         """Advance until nothing is left."""
         while not self.idle:
-            self.advance()  # which measures how much memory a token takes
             try:
                 self._batch.drain()
             except Exception as error:
@@ -194,21 +191,17 @@ class Runner:
 
     def _new_batch(self, jobs: Sequence[Job]) -> Scheduler:
         batch = Scheduler(
-            self._model, self._steps, self._options, width=self._kind.width, tokens=self._room(), tree=self._pool.tree
+            self._model,
+            self._steps,
+            self._options,
+            width=self._kind.width,
+            tokens=self._pool.room(self._steps.decoder),
+            tree=self._pool.tree,
         )
         for job in jobs:
             for part in job.split(self._model, self._steps.decoder.count):
                 batch.add(part)
         return batch
-
-    def _room(self) -> int | None:
-        """How many tokens the rows may have room for together; None for no bound.
-
-        A prompt that may not fit into memory is tried nevertheless, unless the caller has set a limit.
-        """
-        options, rows = self._options, self._steps.decoder
-        alone = options.max_batch_tokens is None and (options.fixed or self._steps.decoder.count <= self._pool.least)
-        return self._pool.utmost(rows) if alone else self._pool.room(rows)
 
 
 def _headroom(job: Job) -> int:

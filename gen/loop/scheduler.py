@@ -73,10 +73,6 @@ class Scheduler:
     def _live(self) -> list[Slot]:
         return self._slots.live
 
-    def bound(self, tokens: int | None) -> None:
-        """Let all rows together have room for at most so many tokens from now on; None for what memory allows."""
-        self._slots.tokens = tokens
-
     def add(self, job: Job) -> None:
         """Let a request wait for rows."""
         self._waiting.append(job)

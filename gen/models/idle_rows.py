@@ -39,7 +39,7 @@ class Idle(Generic[T]):
     To take and to put needs no lock, since a finaliser may do so at any point of a thread.
 
     Attributes:
-        token_bytes: how many bytes a row's token takes on each device; None until rows have been filled.
+        token_bytes: how many bytes a row's token takes on each device; None before its first call.
     """
 
     def __init__(self) -> None:

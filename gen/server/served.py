@@ -13,7 +13,7 @@ import torch
 
 from gen.calls.streams import EngineStream
 from gen.engine import Engine
-from gen.loop.memory import TokenBytes, token_bytes, tokens_that_fit
+from gen.loop.memory import token_bytes, tokens_that_fit
 from gen.models.base import Model
 from gen.receipts.digests import module_of, weights_digest
 from gen.requests.images import read_image
@@ -94,14 +94,8 @@ class Served:
         model, limit = self.model, self.engine.max_batch_tokens
         module = module_of(model)
         named = model.weights() or () if module is None else chain(module.named_parameters(), module.named_buffers())
-        rows = model.new_rows(1, min(model.context_length, _SAMPLE))
-        if rows.lent:  # the library that runs the model has made all room for rows already
-            rows.give_back()
-            known: TokenBytes = {}
-        else:
-            with torch.no_grad():
-                rows.prefill(slice(0, 1), [[0]])
-            known = token_bytes(rows)
+        with torch.no_grad():
+            known = token_bytes(model, min(model.context_length, _SAMPLE))
         most = [self.engine.rows * model.context_length, limit, tokens_that_fit(model.placement, known)]
         tokens = min(one for one in most if one is not None)
         return {
