@@ -292,14 +292,16 @@ class Decoder:
             width: the step's width.
             drafted: whether drafts were looked for.
         """
-        drafts, top = self.drafts, self._tops.results(width)
-        wide = drafts is not None and width > 1
-        search = drafts.places if drafts is not None and wide else self.search.results
-        squeezed = [self._squeezed] if self.short and not wide else []
-        # on a CPU the host has made the drafts
-        notes = [drafts.notes] if drafts is not None and drafted and self.drafts_in_steps else []
-        ticket = self.ring.send(search, *squeezed, *top, *notes)
-        return Sent(ticket, width, drafted, bool(squeezed), bool(top), bool(notes))
+        drafts = self.drafts
+        return self.ring.send(
+            width,
+            drafted=drafted,
+            search=self.search.results if drafts is None or width == 1 else drafts.places,
+            squeezed=self._squeezed if self.short and width == 1 else None,
+            top=self._tops.results(width),
+            # on a CPU the host has made the drafts
+            drafts=drafts.notes if drafts is not None and drafted and self.drafts_in_steps else None,
+        )
 
     @property
     def failing(self) -> Sequence[LogitsProcessor]:

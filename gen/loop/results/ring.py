@@ -1,6 +1,6 @@
 """Brings each step's small results from the device to the host while the device goes on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -26,15 +26,6 @@ class StepResults(NamedTuple):
     top: Sequence[Sequence[Any]] | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Ticket:
-    """Results that are on their way: which, in which ring, and in which of its slots."""
-
-    ring: "Ring"
-    slot: int
-    results: Sequence["Packed"]
-
-
 class Received(NamedTuple):
     """The results of a step on the host.
 
@@ -50,34 +41,33 @@ class Received(NamedTuple):
     drafts: Sequence[Sequence[Any]] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sent:
-    """All that a step sends to the host; see `StepResults` and `Received`.
+    """All that a step sends to the host, on its way there.
 
     Attributes:
-        ticket: first, for a plain step, the results of the search, and otherwise tokens, their log-probabilities, and
-            whether the limit has changed them, each (rows, places), and how many of them count; then what follows.
+        ring, slot: where it is.
+        results: by name, as in `StepResults` and `Received`, what the step has. `search` of a wide step has tokens,
+            their log-probabilities, and whether the limit has changed them, each (rows, places), and how many of them
+            count.
         width: how many places it had.
         drafted: whether drafts were looked for.
-        squeezed, top, drafts: whether there are results of a plain step's limit, of the likeliest tokens, of drafts.
     """
 
-    ticket: Ticket
+    ring: "Ring"
+    slot: int
+    results: Mapping[str, "Packed"]
     width: int
     drafted: bool
-    squeezed: bool
-    top: bool
-    drafts: bool
 
     def read(self, rows: int) -> Received:
         """The results of the first rows. Host sync: as for `Ring.read`."""
-        found = iter(self.ticket.ring.read(self.ticket, rows))
-        search = next(found)
-        [squeezed] = next(found) if self.squeezed else [None]
-        top, drafts = (next(found) if there else None for there in (self.top, self.drafts))
+        found = self.ring.read(self, rows)
+        top, drafts = found.get("top"), found.get("drafts")
         if self.width == 1:
-            return Received([StepResults(search, squeezed, top)], [1] * rows, drafts)
-        *chosen, made = search
+            [squeezed] = found.get("squeezed", [None])
+            return Received([StepResults(found["search"], squeezed, top)], [1] * rows, drafts)
+        *chosen, made = found["search"]
         places = []
         for place in range(self.width):
             tokens, logprobs, squeezed = _at(chosen, place)
@@ -142,21 +132,25 @@ class Ring:
         self.lag = 0 if copies is None else 1
         self._slots = [_Slot(like.memory) for _ in range(SLOTS if self.lag else 0)]
 
-    def send(self, *results: Packed) -> Ticket:
+    def send(self, width: int = 1, *, drafted: bool = False, **results: Packed | None) -> Sent:
         """Start to copy what a step has written; call it once after each step, on its stream. Host sync: none.
 
         Args:
-            results: tensors (rows, ...) on one device, which every step changes in place.
+            width, drafted: see `Sent`.
+            results: tensors (rows, ...) on one device, which every step changes in place; None for nothing.
         """
+        there = {name: one for name, one in results.items() if one is not None}
         number, self._next = self._next, (self._next + 1) % SLOTS
         if self._stream is not None:
-            self._slots[number].copy(results, self._stream)
-        return Ticket(self, number, results)
+            self._slots[number].copy([*there.values()], self._stream)
+        return Sent(self, number, there, width, drafted)
 
-    def read(self, ticket: Ticket, rows: int) -> list[list[list[Any]]]:
-        """The results of the first rows, as lists, one for each tensor. Host sync: a wait for the event of the copy."""
-        results = ticket.results if self._stream is None else self._slots[ticket.slot].read(ticket.results)
-        return [[one[:rows].tolist() for one in each] for each in results]
+    def read(self, sent: Sent, rows: int) -> dict[str, list[list[Any]]]:
+        """The results of the first rows by name, as lists, one for each tensor. Host sync: a wait for the event of the
+        copy."""
+        there = [*sent.results.values()]
+        results = there if self._stream is None else self._slots[sent.slot].read(there)
+        return {name: [one[:rows].tolist() for one in each] for name, each in zip(sent.results, results, strict=True)}
 
 
 class _Slot:

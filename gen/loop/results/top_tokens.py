@@ -101,12 +101,12 @@ class TopTokens:
             like = torch.empty(0, dtype=torch.float32, device=self._device)
             self._tables[key] = _Table(shape, self.width, like)
 
-    def results(self, places: int) -> list[Packed]:
+    def results(self, places: int) -> Packed | None:
         """The log-probabilities of the tokens that a step with so many places has chosen, the ids and log-probabilities
-        of the likeliest, and the log-probabilities of the chosen tokens at the row's temperature; nothing if no request
+        of the likeliest, and the log-probabilities of the chosen tokens at the row's temperature; None if no request
         asks.
         """
-        return [self._tables[self.width, places > 1].results] if self.width else []
+        return self._tables[self.width, places > 1].results if self.width else None
 
     def find(self, logits: Tensor, temperatures: Tensor | float = 1.0, *, changed: bool) -> Seen:
         """The likeliest tokens of logits (n, vocab); with `changed` the logits are copied, because they will change.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.loop.results.ring import SLOTS, Packed, Ring, Ticket, packed
+from gen.loop.results.ring import SLOTS, Packed, Ring, Sent, packed
 from gen.loop.speculation.widths import Widths
 from tests.helpers import byte_tokenizer, tiny_model
 from virtual_gpus import no_host_sync, virtual_gpus
@@ -37,7 +37,7 @@ def test_on_a_cpu_results_are_read_at_once() -> None:
     assert ring.lag == 0
     for step in range(20):
         write(tensors, step)
-        assert ring.read(ring.send(tensors), 2) == [wanted(step, 2)]
+        assert ring.read(ring.send(search=tensors), 2) == {"search": wanted(step, 2)}
 
 
 def test_on_a_gpu_results_are_read_one_step_late_without_a_wait() -> None:
@@ -45,13 +45,13 @@ def test_on_a_gpu_results_are_read_one_step_late_without_a_wait() -> None:
         tensors = results("cuda:1")
         ring = Ring(torch.cuda.Stream(tensors[0].device), tensors)  # type: ignore[no-untyped-call]
         assert ring.lag == 1
-        tickets: list[Ticket] = []
+        sent: list[Sent] = []
         with no_host_sync():
             for step in range(3 * SLOTS):
                 write(tensors, step)
-                tickets.append(ring.send(tensors))
+                sent.append(ring.send(search=tensors))
                 if step >= ring.lag:
-                    assert ring.read(tickets[step - 1], 2) == [wanted(step - 1, 2)]
+                    assert ring.read(sent[step - 1], 2) == {"search": wanted(step - 1, 2)}
 
 
 def test_reading_the_step_just_launched_would_wait() -> None:
@@ -59,9 +59,9 @@ def test_reading_the_step_just_launched_would_wait() -> None:
         tensors = results("cuda")
         ring = Ring(torch.cuda.Stream(tensors[0].device), tensors)  # type: ignore[no-untyped-call]
         write(tensors, 1)
-        ticket = ring.send(tensors)
+        sent = ring.send(search=tensors)
         with no_host_sync(count=True) as report:
-            assert ring.read(ticket, 3) == [wanted(1)]
+            assert ring.read(sent, 3) == {"search": wanted(1)}
     assert report.count == 1
 
 
@@ -69,13 +69,13 @@ def test_a_slot_is_not_written_again_while_less_than_all_are_unread() -> None:
     with virtual_gpus(1):
         tensors = results("cuda")
         ring = Ring(torch.cuda.Stream(tensors[0].device), tensors)  # type: ignore[no-untyped-call]
-        tickets = []
+        sent = []
         for step in range(5 * SLOTS):
             write(tensors, step)
-            tickets.append(ring.send(tensors))
+            sent.append(ring.send(search=tensors))
             if step >= SLOTS - 1:
                 oldest = step - SLOTS + 1
-                assert ring.read(tickets[oldest], 3) == [wanted(oldest)]
+                assert ring.read(sent[oldest], 3) == {"search": wanted(oldest)}
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -87,8 +87,10 @@ def test_a_step_may_send_more_than_others(device: str) -> None:
         for step in range(2 * SLOTS):
             write(tensors, step)
             write(others, step + 100)
-            ticket = ring.send(tensors, *[others] * (step % 3))
-            assert ring.read(ticket, 3) == [wanted(step), *[wanted(step + 100)] * (step % 3)]
+            more: Any = dict.fromkeys(("top", "drafts")[: step % 3], others)
+            sent = ring.send(search=tensors, squeezed=None, **more)
+            expected = dict.fromkeys(more, wanted(step + 100))
+            assert ring.read(sent, 3) == {"search": wanted(step)} | expected
 
 
 @pytest.mark.parametrize("sampler", [gen.samplers.greedy(), gen.samplers.multinomial(2), gen.samplers.beam_search(2)])
@@ -96,19 +98,19 @@ def test_the_loop_has_two_results_under_way_at_most(sampler: Any, monkeypatch: p
     """Plain and wide steps come in turns; both bring the agreement of drafts too."""
     widths = cycle((1, 8))
     monkeypatch.setattr(Widths, "choose", lambda self, count, texts: next(widths))
-    sent: list[Ticket] = []
+    sent: list[Sent] = []
     under_way: dict[Ring, list[int]] = defaultdict(lambda: [0])
     send, read = Ring.send, Ring.read
 
-    def sending(ring: Ring, *results: Packed) -> Ticket:
-        sent.append(send(ring, *results))
+    def sending(ring: Ring, width: int = 1, **results: Any) -> Sent:
+        sent.append(send(ring, width, **results))
         under_way[ring].append(under_way[ring][-1] + 1)
         return sent[-1]
 
-    def reading(ring: Ring, ticket: Ticket, rows: int) -> list[list[list[Any]]]:
-        assert ticket in sent
+    def reading(ring: Ring, one: Sent, rows: int) -> dict[str, list[list[Any]]]:
+        assert one in sent
         under_way[ring].append(under_way[ring][-1] - 1)
-        return read(ring, ticket, rows)
+        return read(ring, one, rows)
 
     monkeypatch.setattr(Ring, "send", sending)
     monkeypatch.setattr(Ring, "read", reading)
