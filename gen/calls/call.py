@@ -87,7 +87,7 @@ class Call:
 
 def _begun(job: Job) -> Any:
     """The texts so far of a prompt that still runs: one, or a list of several; None if no token has come."""
-    texts = [text.so_far() for one in job.parts or [job] for taker in one.takers for text in taker.texts]
+    texts = [text.so_far() for text in job.texts]
     if not any(text.token_ids for text in texts):
         return None
     return texts if len(job.request.seeds) > 1 else texts[0]

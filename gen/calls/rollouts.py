@@ -77,8 +77,7 @@ def rollouts_of(model: Model, jobs: Sequence[Job], results: Any) -> Rollouts:
     """
     lists = [one if isinstance(one, list) else [one] for one in (results if isinstance(results, list) else [results])]
     completions = [one for each in lists for one in each]
-    parts = [part for job in jobs for part in job.parts or [job]]
-    texts = [text for part in parts for taker in part.takers for text in taker.texts]
+    texts = [text for job in jobs for text in job.texts]
     token_ids, logprobs = zip(*map(_with_end, texts), strict=True) if texts else ((), ())
     kept = [_kept(text, own) for text, own in zip(texts, logprobs, strict=True)]
     device = model.placement.logits_device

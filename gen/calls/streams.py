@@ -316,7 +316,7 @@ class EngineStream(Stream, AsyncIterator[str]):
         """How far the text has come, and when; from any thread, without waiting."""
         feed, job = self._feed, self._feed.job
         return Progress(
-            tokens=sum(len(text.token_ids) for taker in job.takers for text in taker.texts),
+            tokens=sum(len(text.token_ids) for text in job.texts),
             prompt_tokens=self.prompt_tokens,
             cached_tokens=job.cached,
             waited=None if feed.joined is None else feed.joined - feed.came,

@@ -368,7 +368,7 @@ def _not_compiled(job: Job) -> IncompleteError:
 
 def _tokens_of(feeds: Iterable[Feed]) -> int:
     """How many new tokens their texts have by now."""
-    return sum(len(text.token_ids) for feed in feeds for taker in feed.job.takers for text in taker.texts)
+    return sum(len(text.token_ids) for feed in feeds for text in feed.job.texts)
 
 
 _threads: WeakSet[EngineThread] = WeakSet()

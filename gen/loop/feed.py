@@ -15,7 +15,6 @@ from gen.completions import Completion, StreamEvent
 from gen.errors import own
 from gen.loop.jobs import Job
 from gen.loop.results.events import Events
-from gen.loop.results.texts import Text
 from gen.models.base import Model
 
 BETWEEN = 0.008  # seconds that a reader in a thread waits after a piece, because waking it costs a part of a step
@@ -68,7 +67,7 @@ class Feed:
             Exception: a tokenizer has failed; the request ends with its error.
         """
         over = self.over  # looked up before the text is read
-        piece = self._read(lambda: "".join([text.read() for text in self._texts]))
+        piece = self._read(lambda: "".join([text.read() for text in self.job.texts]))
         return piece if piece or over else None
 
     def take_event(self) -> StreamEvent | Literal[""] | None:
@@ -78,11 +77,11 @@ class Feed:
         return "" if event is None and over else event
 
     def _read_event(self, over: bool) -> StreamEvent | None:
-        if not self._texts:  # a search is under way
+        if not self.job.texts:  # a search is under way
             return None
         if self._events is None or self._events.request is not self.job.request:  # replaced when its type is compiled
             self._events = Events(self.job.request, self.job.told_of_prompt)
-        return self._events.read(self._texts[0], last=over)
+        return self._events.read(self.job.texts[0], last=over)
 
     def _read(self, read: Callable[[], T]) -> T:
         """Let one reader at a time read; if reading fails, as a tokenizer may, the request ends with the error."""
@@ -114,7 +113,7 @@ class Feed:
 
     def check(self) -> None:
         """Raise the error of the request or the engine, if there is one; each time a copy."""
-        for error in (self.failure, self.job.error, *(text.error for text in self._texts)):
+        for error in (self.failure, self.job.error, *(text.error for text in self.job.texts)):
             if error is not None:
                 raise own(error)
 
@@ -149,7 +148,7 @@ class Feed:
 
     def sleepers(self) -> list[Sleeper]:
         """The readers to wake, because what they wait for has come; each is returned once."""
-        if self.first is None and any(text.token_ids for text in self._texts):
+        if self.first is None and any(text.token_ids for text in self.job.texts):
             self.first = monotonic()
         found: list[Sleeper] = []
         if self._for_more and self._ready(end=False):
@@ -158,16 +157,12 @@ class Feed:
             _move(self._for_end, found)
         return found
 
-    @property
-    def _texts(self) -> list[Text]:
-        return [text for taker in self.job.takers for text in taker.texts]
-
     def _end(self, job: Job) -> None:
         self.left = monotonic()
         self.over = True
 
     def _ready(self, end: bool) -> bool:
-        return self.over or (not end and any(text.grown for text in self._texts))
+        return self.over or (not end and any(text.grown for text in self.job.texts))
 
     def _sleeps(self, sleeper: Sleeper, end: bool) -> bool:
         """Let a reader be woken later; whether it must wait, because nothing has come in the meantime."""

@@ -1,4 +1,4 @@
-"""Requests in a batch: how far each has come, and its results."""
+"""Requests in a batch: how far each has come, in which rows, and its results."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +11,8 @@ from gen.loop.results.texts import Taker, Text
 from gen.loop.results.top_tokens import PromptTokens
 from gen.loop.results.values import receipted
 from gen.loop.searches.by_sampler import kind_of_search
+from gen.loop.speculation.host_drafts import SoFar
+from gen.loop.speculation.widths import Agreement
 from gen.models.base import Model
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
@@ -20,10 +22,13 @@ _NEAR = 16  # prompts whose lengths differ by less are read together
 
 @dataclass(eq=False)
 class Job:
-    """A request in a batch.
+    """A request in a batch: from the queue to its last token.
+
+    If it draws several texts, it has a part for each of them as soon as its prompt has been read.
 
     Attributes:
         takers: take its results; each has `width` rows side by side.
+        row: the first of its rows, once it has any.
         resumed: tokens of its text that were made before, in other rows; they are read like the prompt's.
         weight: the log-probability of these tokens.
         known: how many tokens of its text are made again, from its beginning, and dropped.
@@ -32,18 +37,20 @@ class Job:
         cached: how many of these tokens were copied instead of read.
         prompt: collects the log-probabilities of the prompt's tokens, if they are asked for.
         age: which state of the model has read its prompt; see `gen.loop.prefixes.sharing`.
-        launched: how many tokens of each text have been launched at least.
+        launched: how many tokens of its text have been launched at least.
         ahead: how many more tokens may have been launched, if all drafts were right.
         cancelled: whether its reader wants no more of it.
         alone: whether its prompt is read by itself, to see whether it is to blame for an error.
         error: the error of its prompt.
         done: called once, when nothing more will come.
-        parts: the jobs that it was split into, if the rows do not hold all of its texts; they take its results.
+        parts: the jobs that it was split into: one for each text, or for some texts if the rows do not hold all.
+        agreement: how good the drafts of its text have been.
     """
 
     request: Request
     takers: Sequence[Taker]
     width: int = 1
+    row: int = -1
     resumed: Sequence[int] = ()
     weight: float = 0.0
     known: int = 0
@@ -58,7 +65,28 @@ class Job:
     alone: bool = False
     error: Exception | None = None
     done: Callable[["Job"], object] | None = None
-    parts: Sequence["Job"] = field(default=())
+    parts: Sequence["Job"] = ()
+    agreement: Agreement = field(default_factory=Agreement)
+    _followed: SoFar | None = None
+
+    @property
+    def texts(self) -> list[Text]:
+        """Its texts that grow token by token."""
+        if self.parts:
+            return [text for part in self.parts for text in part.texts]
+        return [text for taker in self.takers for text in taker.texts]
+
+    @property
+    def places(self) -> range:
+        """Its rows."""
+        return range(self.row, self.row + self.width)
+
+    @property
+    def text_so_far(self) -> SoFar:
+        """For a row that is a text: its prompt, and its tokens as far as the host has them."""
+        self._followed = self._followed or SoFar(self.request.prompt_ids, self.request.draft)
+        [text] = self.takers[0].texts
+        return self._followed.take(text.token_ids)
 
     @property
     def rows(self) -> int:
@@ -100,6 +128,11 @@ class Job:
         """Whether no more steps are launched for it; the results of the last one may be on their way."""
         return self.launched >= self.request.limit or self.cancelled or self.error is not None
 
+    @property
+    def over(self) -> bool:
+        """Whether its rows are free for others."""
+        return self.launched_all or self.takers[0].ended
+
     def short(self, width: int = 1) -> bool:
         """Whether its texts may be short of room for one of their next tokens; see `Request.short`.
 
@@ -114,7 +147,7 @@ class Job:
     @property
     def only_text(self) -> Text | None:
         """Its text, if it makes only one, and makes it token by token."""
-        texts = [text for taker in self.takers for text in taker.texts]
+        texts = self.texts
         return texts[0] if len(texts) == 1 else None
 
     def completions(self) -> list[Completion]:
@@ -171,10 +204,20 @@ class Job:
             return [self]
         seeds, count = self.request.seeds, -(-len(self.takers) // rows)
         borders = [number * len(seeds) // count for number in range(count + 1)]
-        self.parts = [
+        return self._part(
             new_job(model, replace(self.request, seeds=seeds[start:end], sample=self.request.sample + start))
             for start, end in pairwise(borders)
-        ]
+        )
+
+    def spread(self) -> Sequence["Job"]:
+        """The job itself if it has one taker, else a part for each of them, whose prompt has been read."""
+        if len(self.takers) == 1:
+            return [self]
+        return self._part(replace(self, takers=[taker], agreement=Agreement()) for taker in self.takers)
+
+    def _part(self, parts: Iterable["Job"]) -> Sequence["Job"]:
+        """Go on as these jobs."""
+        self.parts = [*parts]
         for part in self.parts:
             part.done = self._end_with
             part.cancelled = self.cancelled  # another thread may have cancelled it meanwhile
@@ -197,9 +240,8 @@ class Job:
 
     def expire(self) -> None:
         """End its texts as they are, because its time is over."""
-        for taker in self.takers:
-            for text in taker.texts:
-                text.expire()
+        for text in self.texts:
+            text.expire()
         self.finish()
 
     def finish(self) -> None:

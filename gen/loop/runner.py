@@ -7,6 +7,7 @@ model must have room for as much as the longest one, jobs are sorted by length t
 import traceback
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Self
 
 from gen.errors import ModelError, ResultError
@@ -181,12 +182,15 @@ class Runner:
         prompt's would get other bits. It makes the same tokens again, which are dropped.
         """
         job.launched = job.ahead = job.read = job.cached = 0
-        if self._options.step_rows > 1 and (text := job.only_text) is not None:
-            job.known = len(text.token_ids)
-        elif (text := job.only_text) is not None:
-            job.resumed, job.weight = list(text.token_ids), sum(text.logprobs)
-        else:
+        if (text := job.only_text) is None:
             job.takers = new_job(self._model, job.request).takers
+            return job
+        if len(job.request.seeds) > 1:  # it is one of several texts of a prompt
+            job.request = replace(job.request, seeds=(text.seed,))
+        if self._options.step_rows > 1:
+            job.known = len(text.token_ids)
+        else:
+            job.resumed, job.weight = list(text.token_ids), sum(text.logprobs)
         return job
 
     def _new_batch(self, jobs: Sequence[Job]) -> Scheduler:

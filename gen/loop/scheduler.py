@@ -22,7 +22,7 @@ from gen.loop.prefixes.tree import PrefixTree
 from gen.loop.replay.recorded import Recorded
 from gen.loop.results.ring import Received, Sent
 from gen.loop.results.top_tokens import PromptTokens
-from gen.loop.slots import Slot, Slots
+from gen.loop.slots import Slots
 from gen.loop.speculation.widths import tell, widths_for
 from gen.models.base import Model
 from gen.scoring.pairs import Pair
@@ -66,11 +66,11 @@ class Scheduler:
         self._deadline = inf  # the earliest deadline of all jobs
         self._checked = False  # whether this turn has checked if the model has changed
         self._beside = False  # whether running rows wait for the prompts that this turn reads
-        self._sent: deque[tuple[Sent, int, Sequence[Slot]]] = deque()
+        self._sent: deque[tuple[Sent, int, Sequence[tuple[Job, int]]]] = deque()  # with the jobs and their rows
         rows.begin()
 
     @property
-    def _live(self) -> list[Slot]:
+    def _live(self) -> list[Job]:
         return self._slots.live
 
     def add(self, job: Job) -> None:
@@ -114,16 +114,15 @@ class Scheduler:
 
     def give_up(self) -> list[Job]:
         """The jobs that have not ended, in no order; do not use the batch any more."""
-        jobs = dict.fromkeys(slot.job for _, _, slots in self._sent for slot in slots)
-        jobs |= dict.fromkeys(slot.job for slot in self._live)
-        jobs |= dict.fromkeys([*self._waiting, *([self._reading[0]] if self._reading else [])])
+        jobs = dict.fromkeys(job for _, _, sent in self._sent for job, _ in sent)
+        jobs |= dict.fromkeys([*self._live, *self._waiting, *([self._reading[0]] if self._reading else [])])
         return [job for job in jobs if not job.ended]
 
     def _expire(self) -> None:
         """End the texts whose time is over."""
         now, self._deadline = monotonic(), inf
         reading = [] if self._reading is None else [self._reading[0]]
-        for job in dict.fromkeys([*(slot.job for slot in self._live), *reading, *self._waiting]):
+        for job in [*self._live, *reading, *self._waiting]:
             deadline = job.request.deadline or inf
             if deadline <= now:
                 job.expire()
@@ -133,15 +132,15 @@ class Scheduler:
     def _free(self) -> None:
         """Free the rows of requests that have ended, and finish jobs that were cancelled."""
         gone = self._slots.free()
-        for slot in gone:
-            if slot.job.cancelled:
-                slot.job.finish()
+        for job in gone:
+            if job.cancelled:
+                job.finish()
         if gone:
             self._keep_columns(gone)
             self._prefixes.save_for_waiting(gone, self._live, self._waiting)
             self._retain_live()
 
-    def _keep_columns(self, gone: Sequence[Slot]) -> None:
+    def _keep_columns(self, gone: Sequence[Job]) -> None:
         """Let later prompts begin with the columns of rows that are free now."""
         if not self._prefixes.keeps:
             return
@@ -149,13 +148,13 @@ class Scheduler:
             self._check_model()
         except Exception:  # the model cannot be run any more; requests that join get the error
             return
-        for slot in gone:
-            self._prefixes.insert(slot)
+        for job in gone:
+            self._prefixes.insert(job)
 
     def _retain_live(self) -> None:
         """Stop doing what only finished requests have asked for."""
-        rows = {row for slot in self._live for row in range(slot.row, slot.row + slot.job.width)}
-        self._rows.retain_only(rows, {slot.job.request for slot in self._live})
+        rows = {row for job in self._live for row in job.places}
+        self._rows.retain_only(rows, {job.request for job in self._live})
 
     def _admit(self, most: int) -> None:
         """Fill free rows, and read at most so many tokens, so that running rows do not wait long."""
@@ -183,7 +182,7 @@ class Scheduler:
                 continue
             self._share(head)
             if head.left > budget and head.may_be_cut and not self._rows.rows.whole_prompts:
-                self._slots.at[first : first + head.rows] = [Slot(head, head.takers[0], first)] * head.rows
+                self._slots.at[first : first + head.rows] = [head] * head.rows
                 budget -= self._read_on(self._waiting.popleft(), first, budget)
                 continue
             if head.left > budget < most:  # its prompt is read in one piece, as the first of another turn
@@ -308,14 +307,15 @@ class Scheduler:
         except Exception as error:
             self._fail(jobs, first, error)
             return True
-        slots: list[Slot] = []
+        begun: list[Job] = []
         for job in jobs:
             job.launched = len(job.resumed) + 1
-            for taker in job.takers:
-                slots.append(Slot(job, taker, first + len(slots) * job.width))
-        self._sent.append((self._rows.send(), rows.stop, slots))
-        self._slots.put(slots, [len(read) for job, read in zip(jobs, tokens, strict=True) for _ in job.takers])
-        if any(slot.over for slot in slots):
+            for one in job.spread():
+                one.row = first + len(begun) * one.width
+                begun.append(one)
+        self._sent.append((self._rows.send(), rows.stop, [(job, job.row) for job in begun]))
+        self._slots.put(begun, [job.longest for job in begun])
+        if any(job.over for job in begun):
             self._free()
         self._catch_up(self._rows.ring.lag)
         return True
@@ -345,12 +345,12 @@ class Scheduler:
         drafts = self._looks_for_drafts()
         width = self._width() if drafts else 1
         count, view = self._slots.shape(width)
-        self._rows.short = any(slot.job.short(width) for slot in self._live)
+        self._rows.short = any(job.short(width) for job in self._live)
         took_long = self._steps.run(count, view, self._slots.lengths(count, width), width, timed=drafts)
-        self._sent.append((self._rows.send(width, drafted=drafts), count, self._live))
+        self._sent.append((self._rows.send(width, drafted=drafts), count, [(job, job.row) for job in self._live]))
         self._slots.stepped(width)
         over = False
-        for job in dict.fromkeys(slot.job for slot in self._live):
+        for job in self._live:
             job.launched += 1
             job.ahead += width - 1
             over = over or job.launched_all
@@ -375,18 +375,18 @@ class Scheduler:
         widths = self._widths
         assert widths is not None  # tells mypy
         count, _ = self._slots.shape()
-        made = self._rows.draft(((slot.row, slot.text_so_far) for slot in self._live), least=1 if widths.fixed else 2)
-        for slot, (drafts, kinds) in zip(self._live, made or (), strict=made is not None):
-            slot.agreement.drafts, slot.agreement.kinds = drafts, kinds
-        for slot in self._live:
-            slot.agreement.left = slot.job.request.limit - len(slot.taker.texts[0].token_ids)
+        made = self._rows.draft(((job.row, job.text_so_far) for job in self._live), least=1 if widths.fixed else 2)
+        for job, (drafts, kinds) in zip(self._live, made or (), strict=made is not None):
+            job.agreement.drafts, job.agreement.kinds = drafts, kinds
+        for job in self._live:
+            job.agreement.left = job.request.limit - len(job.takers[0].texts[0].token_ids)
         widths.others_wait = bool(self._waiting)
-        width = widths.choose(count, [slot.agreement for slot in self._live])
+        width = widths.choose(count, [job.agreement for job in self._live])
         while width > 1 and not self._slots.fits(width):
             width = widths.narrower(width)
         if width > 1 and made is not None:
-            for slot in self._live:
-                self._rows.set_drafts(slot.row, int(slot.text_so_far.tokens[-1]), slot.agreement.drafts)
+            for job in self._live:
+                self._rows.set_drafts(job.row, int(job.text_so_far.tokens[-1]), job.agreement.drafts)
         return width
 
     def _catch_up(self, lag: int) -> None:
@@ -394,59 +394,57 @@ class Scheduler:
         while len(self._sent) > lag:
             self._take(*self._sent.popleft())
 
-    def _take(self, sent: Sent, count: int, slots: Sequence[Slot]) -> None:
+    def _take(self, sent: Sent, count: int, jobs: Sequence[tuple[Job, int]]) -> None:
         """Give the results of a step to its texts."""
         received = sent.read(count)
         if sent.width > 1:
-            self._correct(received, slots)
-            self._steps.costs.judge(count, sent.width, sum(received.made[slot.row] for slot in slots) / len(slots))
+            self._correct(received, jobs)
+            self._steps.costs.judge(count, sent.width, sum(received.made[row] for _, row in jobs) / len(jobs))
         ended, right = False, 0
-        for slot in slots:
-            taker, job = slot.taker, slot.job
+        for job, row in jobs:
+            taker = job.takers[0]
             if taker.ended or job.error is not None:
                 continue
-            right += self._learn(slot, received) > 0
+            right += self._learn(job, row, received) > 0
             try:
-                for results in received.places[: received.made[slot.row]]:
+                for results in received.places[: received.made[row]]:
                     if job.known:
                         job.known -= 1
                     else:
-                        taker.take(results, slot.row)
+                        taker.take(results, row)
             except Exception as error:  # an error of a tokenizer
                 job.fail(error)
-            ended = ended or slot.over
+            ended = ended or job.over
             if job.ended:
                 job.finish()
         if sent.drafted and self._widths is not None:
-            self._widths.misses = 0 if 2 * right > len(slots) else self._widths.misses + 1
+            self._widths.misses = 0 if 2 * right > len(jobs) else self._widths.misses + 1
         if ended:
             self._free()
 
-    def _correct(self, received: Received, slots: Sequence[Slot]) -> None:
+    def _correct(self, received: Received, jobs: Sequence[tuple[Job, int]]) -> None:
         """Note how many tokens a wide step has made, of those that it might have made."""
         width = len(received.places)
-        self._slots.correct({slot.taker: width - received.made[slot.row] for slot in slots})
-        for job in dict.fromkeys(slot.job for slot in slots):
-            made = [received.made[slot.row] for slot in slots if slot.job is job and not slot.taker.ended]
-            least = min(made, default=1)
-            job.launched += least - 1
-            job.ahead -= width - 1 - (max(made, default=1) - least) if made else width - 1
+        self._slots.correct({job: width - received.made[row] for job, row in jobs})
+        for job, row in jobs:
+            job.launched += received.made[row] - 1
+            job.ahead -= width - 1
 
-    def _learn(self, slot: Slot, received: Received) -> int:
+    def _learn(self, job: Job, row: int, received: Received) -> int:
         """Note which drafts were right, and return how many."""
-        agreement, width = slot.agreement, len(received.places)
+        agreement, width = job.agreement, len(received.places)
         if received.drafts is not None:
-            real, kinds, agreed = (numbers[slot.row] for numbers in received.drafts)
+            real, kinds, agreed = (numbers[row] for numbers in received.drafts)
             agreement.kinds, right = kinds[:real], int(agreed)
         elif agreement.drafts:  # on a CPU
-            first = received.places[0].search[0][slot.row][0]
-            right = received.made[slot.row] - 1 if width > 1 else int(first == agreement.drafts[0])
+            first = received.places[0].search[0][row][0]
+            right = received.made[row] - 1 if width > 1 else int(first == agreement.drafts[0])
             agreement.drafts = ()
         else:
             return 0
         agreement.learn(width, right)
         if width > 1:
-            for text in slot.taker.texts:
+            for text in job.texts:
                 text.drafted += min(width - 1, len(agreement.kinds))
                 text.accepted += right
         return right

@@ -1,40 +1,13 @@
 """Which text is in which row: rows that are free, rows that move, and how long all of them are."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from gen.loop.jobs import Job
 from gen.loop.memory import TooLong
 from gen.loop.replay.recorded import Recorded
-from gen.loop.results.texts import Taker
-from gen.loop.speculation.host_drafts import SoFar
-from gen.loop.speculation.widths import Agreement
 
 _WIDE_VIEW = 128  # columns; steps that read drafts are fewer, so they have fewer shapes, each of which is recorded
 _AHEAD = 2  # columns by which the counts on the device are ahead of the written columns, after a step
-
-
-@dataclass(eq=False)
-class Slot:
-    """The rows of one text or one search, side by side from `row` on, and how good its drafts have been."""
-
-    job: Job
-    taker: Taker
-    row: int
-    agreement: Agreement = field(default_factory=Agreement)
-    so_far: SoFar | None = None
-
-    @property
-    def over(self) -> bool:
-        """Whether its rows are free for others."""
-        return self.taker.ended or self.job.launched_all
-
-    @property
-    def text_so_far(self) -> SoFar:
-        """For a row that is a text: its prompt, and its tokens as far as the host has them."""
-        self.so_far = self.so_far or SoFar(self.job.request.prompt_ids, self.job.request.draft)
-        [text] = self.taker.texts
-        return self.so_far.take(text.token_ids)
 
 
 class Slots:
@@ -46,34 +19,33 @@ class Slots:
 
     Attributes:
         tokens: how many tokens all rows may have room for together; None for what memory allows.
-        at: the slot that has each row; None for a free row.
-        live: the slots that go on, in the order of their rows.
+        at: the job that has each row; None for a free row.
+        live: the jobs that go on, each one text or search, in the order of their rows.
         filled: how many rows were filled together, if they cannot be filled one by one.
     """
 
     def __init__(self, steps: Recorded, width: int, tokens: int | None, step_rows: int = 1) -> None:
         self._steps, self._width, self.tokens, self._least = steps, width, tokens, step_rows
         rows = self._rows = steps.decoder
-        self.at: list[Slot | None] = [None] * rows.count
-        self.live: list[Slot] = []
+        self.at: list[Job | None] = [None] * rows.count
+        self.live: list[Job] = []
         self.filled = 0
         self._written = [0] * rows.count  # columns of each row that are written, or will be by launched steps
 
-    def put(self, slots: Sequence[Slot], lengths: Sequence[int]) -> None:
-        """Let texts begin in rows, with so many tokens each."""
-        for slot, length in zip(slots, lengths, strict=True):
-            rows = slice(slot.row, slot.row + slot.job.width)
-            self.at[rows] = [slot] * slot.job.width
-            self._written[rows] = [length] * slot.job.width
-        self.live = sorted([*self.live, *slots], key=lambda slot: slot.row)
+    def put(self, jobs: Sequence[Job], lengths: Sequence[int]) -> None:
+        """Let texts begin in their rows, with so many tokens each."""
+        for job, length in zip(jobs, lengths, strict=True):
+            for row in job.places:
+                self.at[row], self._written[row] = job, length
+        self.live = sorted([*self.live, *jobs], key=lambda job: job.row)
 
-    def free(self) -> list[Slot]:
-        """Free the rows of requests that have ended, and return their slots."""
-        gone = [slot for slot in self.live if slot.over]
-        for slot in gone:
-            self.at[slot.row : slot.row + slot.job.width] = [None] * slot.job.width
+    def free(self) -> list[Job]:
+        """Free the rows of jobs that are over, and return these."""
+        gone = [job for job in self.live if job.over]
+        for job in gone:
+            self.at[job.row : job.row + job.width] = [None] * job.width
         if gone:
-            self.live = [slot for slot in self.live if not slot.over]
+            self.live = [job for job in self.live if not job.over]
         return gone
 
     def shape(self, width: int = 1) -> tuple[int, int]:
@@ -85,36 +57,36 @@ class Slots:
             TooLong: the rows would take more memory than they may.
         """
         last = self.live[-1]
-        longest = max(self._written[slot.row] for slot in self.live) + width
+        longest = max(self._written[job.row] for job in self.live) + width
         if width == 1 and longest + _AHEAD > self._rows.shared:
             self.make_room()
         view = view_bucket(longest) if width == 1 else max(view_bucket(longest), -(-longest // _WIDE_VIEW) * _WIDE_VIEW)
-        room = max(self._rows.rooms.get(slot.row, self._rows.shared) for slot in self.live)  # a free row may have more
-        return self._bucket(last.row + last.job.width), min(view, _whole(room), self._rows.length)
+        room = max(self._rows.rooms.get(job.row, self._rows.shared) for job in self.live)  # a free row may have more
+        return self._bucket(last.row + last.width), min(view, _whole(room), self._rows.length)
 
     def fits(self, width: int) -> bool:
-        """Whether all live slots have room for so many more tokens."""
+        """Whether all live rows have room for so many more tokens."""
         rooms, shared = self._rows.rooms, self._rows.shared
-        return all(self._written[slot.row] + width + _AHEAD <= rooms.get(slot.row, shared) for slot in self.live)
+        return all(self._written[job.row] + width + _AHEAD <= rooms.get(job.row, shared) for job in self.live)
 
     def lengths(self, count: int, width: int = 1) -> list[int]:
         """How many columns each row of the next step has, with its new tokens; 0 for one that is free or being read."""
         lengths = [0] * count
-        for slot in self.live:
-            for row in range(slot.row, slot.row + slot.job.width):
+        for job in self.live:
+            for row in job.places:
                 lengths[row] = self._written[row] + width
         return lengths
 
     def stepped(self, width: int = 1) -> None:
-        """Note that all live slots may have so many more tokens."""
-        for slot in self.live:
-            for row in range(slot.row, slot.row + slot.job.width):
+        """Note that all live rows may have so many more tokens."""
+        for job in self.live:
+            for row in job.places:
                 self._written[row] += width
 
-    def correct(self, fewer: Mapping[Taker, int]) -> None:
+    def correct(self, fewer: Mapping[Job, int]) -> None:
         """Note that texts have so many fewer tokens than steps might have given them."""
-        for slot in self.live:
-            self._written[slot.row] -= fewer.get(slot.taker, 0)
+        for job in self.live:
+            self._written[job.row] -= fewer.get(job, 0)
 
     def free_run(self, count: int) -> tuple[int, int]:
         """The first run of free rows with room for `count`: where it begins, how many there are; 0 if there is none."""
@@ -139,8 +111,8 @@ class Slots:
         """Move the last rows into free ones, if a smaller step is enough then."""
         while self.live:
             last = self.live[-1]
-            used = sum(slot.job.width for slot in self.live)
-            smaller = self._bucket(used) < self._bucket(last.row + last.job.width)
+            used = sum(job.width for job in self.live)
+            smaller = self._bucket(used) < self._bucket(last.row + last.width)
             if not smaller or not self.move_last():
                 return
 
@@ -149,20 +121,20 @@ class Slots:
         if not self.live:
             return False
         last = self.live[-1]
-        target, free = self.free_run(last.job.width)
+        target, free = self.free_run(last.width)
         if not free or target > last.row:
             return False
         written, rows = self._written[last.row], self._rows
-        self.make_room({target + offset: (last.job, written + 1) for offset in range(last.job.width)})
-        for offset in range(last.job.width):
+        self.make_room({target + offset: (last, written + 1) for offset in range(last.width)})
+        for offset in range(last.width):
             rows.move(last.row + offset, target + offset, written)
             self._written[target + offset] = written
-        self.at[last.row : last.row + last.job.width] = [None] * last.job.width
+        self.at[last.row : last.row + last.width] = [None] * last.width
         if last.row in rows.rooms:
             self._steps.lay_out(rows.shared, {row: room for row, room in rows.rooms.items() if row != last.row})
-        moved = replace(last, row=target)
-        self.at[target : target + last.job.width] = [moved] * last.job.width
-        self.live = sorted([*self.live[:-1], moved], key=lambda slot: slot.row)
+        last.row = target
+        self.at[target : target + last.width] = [last] * last.width
+        self.live = sorted(self.live, key=lambda job: job.row)
         return True
 
     def make_room(self, coming: Mapping[int, tuple[Job, int]] | None = None) -> bool:
@@ -176,11 +148,11 @@ class Slots:
             TooLong: the rows would take more memory than they may.
         """
         rows, coming = self._rows, coming or {}
-        live = {row for slot in self.live for row in range(slot.row, slot.row + slot.job.width)}
+        live = {row for job in self.live for row in job.places}
         there = {
-            row: (slot.job, self._written[row] + 1 if row in live else slot.job.longest)
-            for row, slot in enumerate(self.at)
-            if slot is not None
+            row: (job, self._written[row] + 1 if row in live else job.longest)
+            for row, job in enumerate(self.at)
+            if job is not None
         }
         texts = there | dict(coming)
         needs = {row: min(tokens + _AHEAD, job.most_tokens) for row, (job, tokens) in texts.items()}

@@ -19,7 +19,6 @@ from gen.loop.prefixes import beginnings
 from gen.loop.prefixes.beginnings import common
 from gen.loop.prefixes.columns import Columns, Kept
 from gen.loop.prefixes.tree import PrefixTree
-from gen.loop.slots import Slot
 
 _NEAR = 16  # tokens; lengths that differ by less may count as equal
 _LOOKED_AT = 64  # waiting prompts whose beginnings are compared with the first one's
@@ -70,7 +69,7 @@ class Prefixes:
             self._age += 1
         self._version = version
 
-    def find(self, job: Job, live: Iterable[Slot]) -> tuple[int, int | Kept | None]:
+    def find(self, job: Job, live: Iterable[Job]) -> tuple[int, int | Kept | None]:
         """How many tokens of a prompt need not be read, and the row, or the kept columns, that have them; (0, None) if
         all tokens must be read.
 
@@ -82,12 +81,12 @@ class Prefixes:
         if not self._takes(job) or job.request.prompt_logprobs is not None:  # prompt_logprobs need all tokens read
             return 0, None
         tokens, salt = job.tokens, job.request.cache_salt
-        for slot in live if self._can else ():
-            own = slot.job.request.prompt_ids
-            if not self._gives(slot.job, salt) or len(own) <= best or own[best] != tokens[min(best, len(tokens) - 1)]:
+        for other in live if self._can else ():
+            own = other.request.prompt_ids
+            if not self._gives(other, salt) or len(own) <= best or own[best] != tokens[min(best, len(tokens) - 1)]:
                 continue  # most prompts differ at this token already
             if (shared := min(common(own, tokens), len(tokens) - 1)) > best:
-                best, source = shared, slot.row
+                best, source = shared, other.row
         left = self._left
         if left is not None and (left.salt, left.age) == (salt, self._age):
             shared = min(common(left.tokens, tokens), len(tokens) - 1)
@@ -102,7 +101,7 @@ class Prefixes:
                 best, source = shared, kept
         return (best, source) if source is not None else (0, None)
 
-    def save_for_waiting(self, gone: Iterable[Slot], live: Iterable[Slot], waiting: Iterable[Job]) -> None:
+    def save_for_waiting(self, gone: Iterable[Job], live: Iterable[Job], waiting: Iterable[Job]) -> None:
         """Rows are free now: keep the columns that the next prompt begins with, if no other row has them.
 
         Host sync: none.
@@ -111,35 +110,36 @@ class Prefixes:
         if head is None or self.keeps or not self._can or not rows.saves:
             return
         tokens, salt = head.tokens[:-1], head.request.cache_salt
-        there: list[Sequence[int]] = [slot.job.request.prompt_ids for slot in live if self._gives(slot.job, salt)]
+        there: list[Sequence[int]] = [job.request.prompt_ids for job in live if self._gives(job, salt)]
         if self._left is not None and (self._left.salt, self._left.age) == (salt, self._age):
             there.append(self._left.tokens)
-        own = [slot for slot in gone if self._knows(slot.job) and slot.job.request.cache_salt == salt]
+        own = [job for job in gone if self._knows(job) and job.request.cache_salt == salt]
         if not own:
             return
-        slot = max(own, key=lambda one: common(one.job.request.prompt_ids, tokens))
-        count = common(slot.job.request.prompt_ids, tokens)
+        nearest = max(own, key=lambda one: common(one.request.prompt_ids, tokens))
+        count = common(nearest.request.prompt_ids, tokens)
         if count < beginnings.LEAST or any(common(other, tokens) >= count for other in there):
             return
         self._left = None
-        self._left = _Left(tokens[:count], salt, Kept([(Columns.of(rows.save(slot.row, 0, count)), count)]), self._age)
+        self._left = _Left(
+            tokens[:count], salt, Kept([(Columns.of(rows.save(nearest.row, 0, count)), count)]), self._age
+        )
 
-    def insert(self, slot: Slot) -> None:
+    def insert(self, job: Job) -> None:
         """Keep the columns of a finished text and its prompt. The row must still be as the text has left it.
 
         Call `check_version` before.
         """
-        job = slot.job
         if self._tree is None or not self.keeps or not self._knows(job) or job.error is not None or job.width > 1:
             return
-        [text] = slot.taker.texts
+        [text] = job.texts
         # the newest token is in no column yet
         tokens = [*job.request.prompt_ids, *text.token_ids[: max(0, job.launched - 1)]]
         self._tree.add(
             tokens,
             self._version,
             job.request.cache_salt,
-            lambda start, end: Columns.of(self._rows.rows.save(slot.row, start, end)),
+            lambda start, end: Columns.of(self._rows.rows.save(job.row, start, end)),
             least=beginnings.LEAST,
         )
 
