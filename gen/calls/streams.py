@@ -1,11 +1,11 @@
 """Streams: a text comes piece by piece, or event by event, and its completion at the end."""
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Generic, Literal, Self, TypeVar
 
 from gen.calls.growing import Growing, items_of, values_of
 from gen.completions import Completion, StreamEvent
@@ -71,19 +71,16 @@ class Stream(Iterator[str]):
         self._reads("pieces")
         return self.piece()
 
-    def events(self) -> Iterator[StreamEvent]:
+    def events(self) -> "Each[StreamEvent]":
         """The text as events instead of pieces: each has the new text, reasoning, tool calls and tokens.
+
+        The result is for `for` and `async for`; `async for` is for streams of engines.
 
         Raises:
             GenError: pieces have been read; a stream gives either pieces or events.
         """
         self._reads("events")
-        return self._all_events()
-
-    def _all_events(self) -> Iterator[StreamEvent]:
-        with suppress(StopIteration):
-            while True:
-                yield self._next(self._feed.take_event)
+        return Each(partial(self._next, self._feed.take_event), partial(self._anext, self._feed.take_event))
 
     def close(self) -> None:
         """Stop generating and free the text's memory; no more pieces come. In an engine, its row is free by the next
@@ -128,10 +125,7 @@ class Stream(Iterator[str]):
 
     async def apiece(self) -> str:
         """The same for event loops."""
-        try:
-            return self.piece()
-        except StopIteration:
-            raise StopAsyncIteration from None
+        return await self._anext(self._feed.take)
 
     def _next(self, take: Callable[[], T | Literal[""] | None]) -> T:
         found = None
@@ -141,6 +135,13 @@ class Stream(Iterator[str]):
             found = self._take(take)
         if not found:
             raise StopIteration
+        return found
+
+    async def _anext(self, take: Callable[[], T | Literal[""] | None]) -> T:
+        while (found := self._take(take)) is None:
+            await self._feed.arrival()
+        if not found:
+            raise StopAsyncIteration
         return found
 
     def _take(self, take: Callable[[], T | Literal[""] | None]) -> T | Literal[""] | None:
@@ -221,6 +222,9 @@ class OwnTurns(Feed):
             self.fail(error)
             raise
 
+    async def arrival(self, *, end: bool = False) -> None:
+        self.wait(end=end)
+
     def take(self) -> str | None:
         whole = self._whole()
         return super().take() if whole is None else whole.text
@@ -279,15 +283,6 @@ class EngineStream(Stream, AsyncIterator[str]):
         self._reads("pieces")
         return await self.apiece()
 
-    async def apiece(self) -> str:
-        """See `Stream.apiece`."""
-        return await self._anext(self._feed.take)
-
-    def events(self) -> "EngineEvents":
-        """See `Stream.events`; also for `async for`."""
-        self._reads("events")
-        return EngineEvents(self)
-
     def cancel(self) -> None:
         """As `close`."""
         self.close()
@@ -329,22 +324,15 @@ class EngineStream(Stream, AsyncIterator[str]):
         await self._feed.arrival(end=True)
         return self.completion()
 
-    async def _anext(self, take: Callable[[], T | Literal[""] | None]) -> T:
-        while (found := self._take(take)) is None:
-            await self._feed.arrival()
-        if not found:
-            raise StopAsyncIteration
-        return found
 
+class Each(Iterator[T], AsyncIterator[T], Generic[T]):
+    """What a stream gives, one after the other: for `for`, and for `async for`."""
 
-class EngineEvents(Iterator[StreamEvent], AsyncIterator[StreamEvent]):
-    """The events of a text that grows in an engine's thread; see `Stream.events`."""
+    def __init__(self, following: Callable[[], T], arriving: Callable[[], Awaitable[T]]) -> None:
+        self._following, self._arriving = following, arriving
 
-    def __init__(self, stream: EngineStream) -> None:
-        self._stream = stream
+    def __next__(self) -> T:
+        return self._following()
 
-    def __next__(self) -> StreamEvent:
-        return self._stream._next(self._stream._feed.take_event)
-
-    async def __anext__(self) -> StreamEvent:
-        return await self._stream._anext(self._stream._feed.take_event)
+    async def __anext__(self) -> T:
+        return await self._arriving()
