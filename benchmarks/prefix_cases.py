@@ -6,12 +6,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import gen
 from gen.calls.reading import read_call
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
-from gen.loop.prefixes import beginnings
+from gen.loop.prefixes import sharing
 from gen.loop.prefixes.tree import tree_of
 from gen.loop.runner import run_all
 from gen.requests.settings import Settings
@@ -20,11 +21,8 @@ from gen.requests.settings import Settings
 @contextmanager
 def nothing_shared() -> Iterator[None]:
     """In the block each prompt is read as a whole."""
-    least, beginnings.LEAST = beginnings.LEAST, 2**62
-    try:
+    with patch.object(sharing, "LEAST", 2**62):
         yield
-    finally:
-        beginnings.LEAST = least
 
 
 @dataclass(frozen=True)

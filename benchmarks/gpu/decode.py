@@ -25,12 +25,12 @@ from benchmarks.gpu.running import environment
 from benchmarks.random_model import Shape, random_model
 from benchmarks.sampler_cases import SETTINGS, backend_cases, make_logits
 from gen.devices import native_cuda
-from gen.loop.cuda_streams import Streams
 from gen.loop.decoder import Decoder
 from gen.loop.replay.recorded import Recorded
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.transformers.model import TransformersModel
 from gen.requests.request import Request
+from gen.runtime.streams import Streams
 from gen.samplers.backends import torch_backend
 from gen.samplers.parameters import Parameters
 

@@ -4,8 +4,8 @@ runner, engine_thread        many requests in the caller's thread, through error
 row_pool, memory             where a batch's rows come from; how much room they may have
 scheduler, jobs, slots       which requests wait, which text is in which row, what a step has given to each
 decoder                      a step: the model, the stages, the search, the next token
-draw_keys, history           the key of each draw; the tokens so far, for stages
-searches/                    how the next token is chosen
+history                      the tokens so far, for stages
+searches/                    how the next token is chosen, and the key of each draw
 speculation/                 drafts of the next tokens, which a step reads beside the newest one
 prefixes/                    common beginnings of prompts, which are read once
 replay/                      a step that is recorded on a CPU, or captured as a CUDA graph

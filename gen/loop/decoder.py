@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 
 from gen.devices import to_device
-from gen.loop.cuda_streams import Streams
-from gen.loop.draw_keys import DrawKeys
 from gen.loop.history import History
 from gen.loop.replay.host_calls import host_call
 from gen.loop.results.ring import Ring, Sent, packed
 from gen.loop.results.top_tokens import PromptTokens, TopTokens
+from gen.loop.searches.drawing import DrawKeys
 from gen.loop.searches.search import Given, Search
 from gen.loop.speculation.drafts import FORCED, LONGEST, Drafts, look_up
 from gen.loop.speculation.host_drafts import SoFar, drafts_of
@@ -21,10 +20,9 @@ from gen.models.base import Model
 from gen.models.checks import new_rows
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
+from gen.runtime.streams import Streams
 from gen.samplers.logits import log_probabilities
-from gen.stages.places import Here, Places
-from gen.stages.room import Room
-from gen.stages.stage import Stage
+from gen.stages.stage import Here, Places, Room, Stage
 
 _LOGITS = 2**23  # how many numbers the logits of a prompt's tokens may have at a time
 

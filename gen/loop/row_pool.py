@@ -11,7 +11,6 @@ import torch
 
 from gen.devices import resolve_device
 from gen.errors import ModelError
-from gen.loop.cuda_streams import Streams
 from gen.loop.decoder import Decoder
 from gen.loop.memory import (
     TokenBytes,
@@ -30,6 +29,7 @@ from gen.loop.searches.by_sampler import Kind
 from gen.loop.slots import share_out
 from gen.models.base import Model, NoRoom
 from gen.models.idle_rows import Idle, let_go
+from gen.runtime.streams import Streams
 from gen.stages.device_constraints import DeviceConstraints
 from gen.stages.host_constraints import HostConstraints
 from gen.stages.penalties import PenaltyStage

@@ -65,7 +65,7 @@ class Runner:
             self._pool.give_back(self._steps, keep=not broken)
 
     def current(self) -> AbstractContextManager[None]:
-        """See `gen.loop.cuda_streams.Streams.current`; to advance often, stay in such a block."""
+        """See `gen.runtime.streams.Streams.current`; to advance often, stay in such a block."""
         return self._steps.decoder.streams.current()
 
     @property

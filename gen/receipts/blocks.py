@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from gen.devices import to_device
-from gen.loop.draw_keys import DrawKeys
-from gen.loop.prefixes.beginnings import LEAST, common
-from gen.loop.searches.drawing import Drawing
+from gen.loop.prefixes.columns import LEAST, common
+from gen.loop.searches.drawing import Drawing, DrawKeys
 from gen.loop.searches.search import Given
 from gen.models.base import Model
 from gen.models.checks import new_rows
@@ -18,9 +17,7 @@ from gen.requests.prompts import vocabulary
 from gen.stages.device_constraints import DeviceConstraints
 from gen.stages.host_constraints import HostConstraints
 from gen.stages.penalties import PenaltyStage
-from gen.stages.places import Places
-from gen.stages.room import Room
-from gen.stages.stage import Stage
+from gen.stages.stage import Places, Room, Stage
 
 _LOGITS = 2**24  # how many numbers the logits of one reading may have
 _BLOCK = 256  # places of a text that are read at once, at most

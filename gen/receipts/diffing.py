@@ -10,7 +10,7 @@ from typing import Any
 
 from gen.completions import Receipt
 from gen.errors import ArgumentError, show
-from gen.loop.prefixes.beginnings import common
+from gen.loop.prefixes.columns import common
 from gen.models.base import Model
 from gen.receipts.checks import Difference, Kind, Verification
 from gen.receipts.reading import listed, unlike

@@ -12,7 +12,7 @@ from gen.constraints.constraint import Constraint
 from gen.constraints.plans import of_key
 from gen.constraints.tables.vocabulary import vocabulary_of
 from gen.errors import ArgumentError, GenError, show
-from gen.loop.prefixes.beginnings import common
+from gen.loop.prefixes.columns import common
 from gen.models.base import Model
 from gen.receipts.writing import NAMES, model_facts, versions
 from gen.requests.images import Illustrated, read_image

@@ -15,11 +15,10 @@ from math import inf
 from typing import overload
 
 from gen.completions import Receipt
-from gen.loop.cuda_streams import Streams
 from gen.loop.jobs import new_job
 from gen.loop.memory import is_out_of_memory
 from gen.loop.options import Options
-from gen.loop.prefixes.beginnings import common
+from gen.loop.prefixes.columns import common
 from gen.loop.results.texts import Text
 from gen.loop.runner import run_all
 from gen.models.base import Model
@@ -28,6 +27,7 @@ from gen.receipts.blocks import Reading
 from gen.receipts.checks import Check, Difference, Kind, Verification
 from gen.receipts.margins import tolerance
 from gen.receipts.reading import changes, listed, read_receipt
+from gen.runtime.streams import Streams
 from gen.samplers import BeamSearchSampler
 
 _ROWS = {"cpu": 16, "cuda": 64}  # receipts side by side, by type of device

@@ -11,7 +11,7 @@ from typing import Any
 
 from gen.arguments import as_lists, check_text, is_whole, read_token_ids
 from gen.errors import ArgumentError, show
-from gen.loop.prefixes.beginnings import common
+from gen.loop.prefixes.columns import common
 from gen.models.base import Model
 from gen.requests.prompts import Prompt, begun_message, messages_of, read_one_prompt, text_of, vocabulary
 from gen.tokens.thoughts import marks_of_chat, switched

@@ -22,12 +22,12 @@ from torch import Tensor
 from gen.completions import TopLogprobs
 from gen.devices import to_device
 from gen.errors import ArgumentError, ModelError
-from gen.loop.cuda_streams import Streams
 from gen.loop.memory import is_out_of_memory
-from gen.loop.prefixes.beginnings import LEAST, WORTH, common
+from gen.loop.prefixes.columns import LEAST, WORTH, common
 from gen.models.base import Model, Rows
 from gen.models.checks import new_rows
 from gen.requests.prompts import vocabulary
+from gen.runtime.streams import Streams
 from gen.samplers.backends.choosing import likeliest
 from gen.scoring.pairs import Pair
 

@@ -27,9 +27,7 @@ from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.devices import to_device
 from gen.requests.request import Request, Thinking
 from gen.stages.ahead import Ahead
-from gen.stages.places import Here, lines
-from gen.stages.room import Room
-from gen.stages.stage import Stage
+from gen.stages.stage import Here, Room, Stage, lines
 
 _FAR = 2**62  # more tokens than any row has
 _STAYS = 256  # the column of the state itself; behind it those of the states that end a thought, see `Arena`

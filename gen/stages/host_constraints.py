@@ -16,8 +16,7 @@ from torch import Tensor
 from gen.constraints.composing.host_thoughts import HostThoughtWalker
 from gen.constraints.tables.masks import allow, bias_table
 from gen.requests.request import Request
-from gen.stages.places import Here
-from gen.stages.stage import Stage
+from gen.stages.stage import Here, Stage
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

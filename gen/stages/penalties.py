@@ -14,8 +14,7 @@ from torch import Tensor
 from gen.devices import to_device
 from gen.requests.request import Request
 from gen.samplers.penalties import Penalties
-from gen.stages.places import Here, lines
-from gen.stages.stage import Stage
+from gen.stages.stage import Here, Stage, lines
 
 _NOTHING, _ANYTHING = -2, -3  # in the table of words: equal to no token, to every token
 _NONE = Penalties()

@@ -1,15 +1,88 @@
-"""The base class of stages, which change logits between model and search: penalties, constraints, users' functions."""
+"""The base class of stages, which change logits between model and search: penalties, constraints, users' functions;
+which lines of a step they are asked about, and what a limit leaves room for.
+
+A step has a line for each row, or several for each row if it reads drafts beside the newest token. Example: rows 0 and
+1 with 3 places each are six lines, of rows 0, 0, 0, 1, 1 and 1; a table has a line for each row.
+
+Example of room: the text so far is `{"total": `, and 3 tokens are left, one of them for the end. From all tokens that
+the type allows, `5` is drawn; `}` fits after it, so it stays. Next `.` is drawn, after which two more tokens would be
+needed: it does not fit. So another token is drawn with the same key from those that fit, and only `}` does. The text is
+squeezed.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
 from gen.stages.ahead import Ahead
-from gen.stages.places import Here
-from gen.stages.room import Room
+
+Fits = Callable[[Tensor, Tensor | None], Tensor]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Several places of each of some rows.
+
+    Attributes:
+        rows: which rows.
+        width: how many places each row has.
+        index: (n * width,), int64: the row of each place, on the device.
+    """
+
+    rows: slice
+    width: int
+    index: Tensor
+
+
+Here = slice | Places
+
+
+def lines(table: Tensor, here: Here) -> Tensor:
+    """The lines (n, ...) of a table that has one for each row: views for rows, copies for places. Host sync: none."""
+    return table[here] if isinstance(here, slice) else table.index_select(0, here.index)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a search needs to know in a step in which texts may be short of room.
+
+    Attributes:
+        narrow: (wanted (n,) bool or None for all) -> (n, vocab): the logits of the step, but -inf for tokens that may
+            not fit; perhaps in the memory of the step's logits. The logits of rows that are not wanted mean nothing.
+        squeezed: (n,) bool, which the search sets: whether the limit has changed the row's token.
+        fits_after: (tokens (m,), rows (m,) or None if each token is of its own row) -> (m,) bool; None without limits.
+    """
+
+    narrow: Callable[[Tensor | None], Tensor]
+    squeezed: Tensor
+    fits_after: Fits | None = None
+
+    def fits(self, token_ids: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Whether each token leaves enough room for an end, after the text of its row.
+
+        Args:
+            token_ids: any shape, int64; (n, ...) without rows.
+            rows: indices into the step's rows, of the same shape; None if each token comes after its own row.
+        Returns:
+            bool, of the shape of token_ids. Host sync: none.
+        """
+        if self.fits_after is None:
+            return torch.ones_like(token_ids, dtype=torch.bool)
+        return self.fits_after(token_ids.view(-1), None if rows is None else rows.view(-1)).view_as(token_ids)
+
+    def took(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits (n, vocab) without tokens that may not fit, and whether a row has lost a token, (n,) bool.
+
+        Host sync: none.
+        """
+        before = logits.isneginf()
+        narrowed = self.narrow(None)
+        return narrowed, (before != narrowed.isneginf()).any(1)
 
 
 class Stage(ABC):

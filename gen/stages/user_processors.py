@@ -8,8 +8,7 @@ from torch import Tensor
 from gen.errors import ResultError
 from gen.requests.processors import LogitsProcessor, takes_one_row
 from gen.requests.request import Request
-from gen.stages.places import Here
-from gen.stages.stage import Stage
+from gen.stages.stage import Here, Stage
 
 _MOST_KEPT = 16
 _Lists = dict[tuple[int, ...], tuple[tuple[LogitsProcessor, ...], Tensor]]  # by ids of functions; (count, 1) bool

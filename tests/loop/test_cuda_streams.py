@@ -10,11 +10,10 @@ import pytest
 import torch
 
 import gen
-from gen.loop import cuda_streams, decoder
-from gen.loop.cuda_streams import Streams
+from gen.loop import decoder
 from gen.loop.results.ring import Ring
-from gen.runtime import lent_streams
-from gen.runtime.lent_streams import lend
+from gen.runtime import streams as streams_of_gen
+from gen.runtime.streams import Streams, lend
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
 from tests.virtual_gpus.whole_programs.test_transformers import split
 from virtual_gpus import virtual_gpus, virtual_tensor
@@ -65,13 +64,13 @@ def lent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The streams that rows borrow, in order; none are lent before, as in a new process."""
     streams: list[Any] = []
     for name in ("_free", "_seen"):
-        monkeypatch.setattr(lent_streams, name, {})
+        monkeypatch.setattr(streams_of_gen, name, {})
 
     def lending(borrower: object, device: torch.device, *, high_priority: bool = False) -> Any:
         streams.append(lend(borrower, device, high_priority=high_priority))
         return streams[-1]
 
-    monkeypatch.setattr(cuda_streams, "lend", lending)
+    monkeypatch.setattr(streams_of_gen, "lend", lending)
     return streams
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 import gen
 from benchmarks.prefix_cases import Case, differences, kept_differences, random_case, run_case
 from gen.loop.options import Options
-from gen.loop.prefixes import beginnings
-from gen.loop.prefixes.beginnings import common
+from gen.loop.prefixes import sharing
+from gen.loop.prefixes.columns import common
 from gen.loop.prefixes.sharing import together
 from gen.models.transformers.model import TransformersModel
 from tests.helpers import byte_tokenizer, tiny_model
@@ -59,8 +59,8 @@ def counting() -> Counting:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In the test even few tokens are worth sharing, since tiny models have short contexts."""
-    monkeypatch.setattr(beginnings, "LEAST", 6)
-    monkeypatch.setattr(beginnings, "WORTH", 12)
+    monkeypatch.setattr(sharing, "LEAST", 6)
+    monkeypatch.setattr(sharing, "WORTH", 12)
     yield
 
 

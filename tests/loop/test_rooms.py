@@ -10,7 +10,7 @@ import gen
 from benchmarks.prefix_cases import differences, kept_differences, random_case
 from gen.loop.decoder import Decoder
 from gen.loop.options import Options
-from gen.loop.prefixes import beginnings
+from gen.loop.prefixes import sharing
 from gen.loop.runner import Runner
 from gen.loop.slots import share_out
 from gen.loop.speculation.widths import Widths
@@ -93,8 +93,8 @@ def test_random_calls_and_engines_with_a_few_long_prompts_give_the_texts_of_call
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Samples, beams, constraints and penalties, with shared beginnings, little room, and rows that are used again."""
-    monkeypatch.setattr(beginnings, "LEAST", 6)
-    monkeypatch.setattr(beginnings, "WORTH", 12)
+    monkeypatch.setattr(sharing, "LEAST", 6)
+    monkeypatch.setattr(sharing, "WORTH", 12)
     model = gen.from_transformers(tiny_model(max_position_embeddings=4096), byte_tokenizer())
     lay_out, parted = Decoder.lay_out, 0
 

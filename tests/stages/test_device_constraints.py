@@ -18,7 +18,7 @@ from gen.devices import to_device
 from gen.requests.request import Request
 from gen.samplers import greedy
 from gen.stages.device_constraints import DeviceConstraints
-from gen.stages.room import Room
+from gen.stages.stage import Room
 from tests.constraints.samples import tables
 from tests.constraints.vocabularies import spelled, walk, walk_all
 from virtual_gpus import no_host_sync, virtual_gpus

@@ -1,4 +1,5 @@
-"""Columns that were copied out of a row of the KV cache, to be copied into other rows later, on any stream."""
+"""What sequences begin with in common; and columns that were copied out of a row of the KV cache, to be copied into
+other rows later, on any stream."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,20 @@ import torch
 from torch import Tensor
 
 from gen.models.base import Rows
+
+LEAST = 32  # shared tokens from which on a copy is worth it
+WORTH = 256  # tokens that other prompts must save, for a prompt to be read before them
+
+
+def common(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many first tokens, or characters, two sequences share."""
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    while high - low > 1:  # they are equal up to low, and not up to high
+        middle = (low + high) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle)
+    return low
 
 
 @dataclass(frozen=True, eq=False)

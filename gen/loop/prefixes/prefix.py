@@ -7,16 +7,15 @@ from weakref import ref
 
 from gen.arguments import as_lists, check_flag, check_salt
 from gen.errors import ArgumentError, ModelError
-from gen.loop.cuda_streams import Streams
 from gen.loop.memory import is_out_of_memory
 from gen.loop.options import WHOLE
-from gen.loop.prefixes.beginnings import common
-from gen.loop.prefixes.columns import Columns, load
+from gen.loop.prefixes.columns import Columns, common, load
 from gen.loop.prefixes.tree import PrefixTree, tree_of
 from gen.loop.replay.recorded import rests_on, version_of
 from gen.models.base import Model
 from gen.models.checks import check_usable, new_rows
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt
+from gen.runtime.streams import Streams
 
 _MORE = ("a", " a", "A", "1", " ", "\n", ".", "'s")  # texts that may follow: each may change the last tokens
 _NEXT = ("A", "1")  # what the next message may say; the two begin differently

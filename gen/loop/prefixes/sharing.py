@@ -15,9 +15,7 @@ from itertools import islice, pairwise
 
 from gen.loop.decoder import Decoder
 from gen.loop.jobs import Job
-from gen.loop.prefixes import beginnings
-from gen.loop.prefixes.beginnings import common
-from gen.loop.prefixes.columns import Columns, Kept
+from gen.loop.prefixes.columns import LEAST, WORTH, Columns, Kept, common
 from gen.loop.prefixes.tree import PrefixTree
 
 _NEAR = 16  # tokens; lengths that differ by less may count as equal
@@ -75,7 +73,7 @@ class Prefixes:
 
         The last token is always read: it gives the logits.
         """
-        best: int = beginnings.LEAST - 1
+        best: int = LEAST - 1
         source: int | Kept | None = None
         job.age = self._age
         if not self._takes(job) or job.request.prompt_logprobs is not None:  # prompt_logprobs need all tokens read
@@ -118,7 +116,7 @@ class Prefixes:
             return
         nearest = max(own, key=lambda one: common(one.request.prompt_ids, tokens))
         count = common(nearest.request.prompt_ids, tokens)
-        if count < beginnings.LEAST or any(common(other, tokens) >= count for other in there):
+        if count < LEAST or any(common(other, tokens) >= count for other in there):
             return
         self._left = None
         self._left = _Left(
@@ -140,7 +138,7 @@ class Prefixes:
             self._version,
             job.request.cache_salt,
             lambda start, end: Columns.of(self._rows.rows.save(job.row, start, end)),
-            least=beginnings.LEAST,
+            least=LEAST,
         )
 
     def is_first_of_many(self, head: Job, waiting: Sequence[Job]) -> bool:
@@ -154,9 +152,9 @@ class Prefixes:
                 continue
             if other.cache_salt != head.request.cache_salt:
                 continue
-            if (shared := common(own, job.request.prompt_ids)) >= beginnings.LEAST:
+            if (shared := common(own, job.request.prompt_ids)) >= LEAST:
                 saved += max(0, shared - head.read)  # tokens that `head` has read already are there for all
-        return saved >= beginnings.WORTH
+        return saved >= WORTH
 
     def _knows(self, job: Job) -> bool:
         """Whether the model was as it is now when it read all that was read for a job; not known with images."""
@@ -183,7 +181,7 @@ def together(jobs: Sequence[Job]) -> list[Job]:
     groups = [*range(len(jobs))]  # for each job, the number of the first job that begins like it
     order = sorted(range(len(jobs)), key=lambda number: jobs[number].request.prompt_ids)
     for before, number in pairwise(order):
-        if common(jobs[before].request.prompt_ids, jobs[number].request.prompt_ids) >= beginnings.LEAST:
+        if common(jobs[before].request.prompt_ids, jobs[number].request.prompt_ids) >= LEAST:
             groups[number] = groups[before]
     longest: dict[int, int] = {}
     for number, job in zip(groups, jobs, strict=True):

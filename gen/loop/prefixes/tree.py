@@ -13,8 +13,7 @@ from threading import RLock
 import torch
 
 from gen.loop.memory import kept_bytes
-from gen.loop.prefixes.beginnings import common
-from gen.loop.prefixes.columns import Columns, Kept
+from gen.loop.prefixes.columns import Columns, Kept, common
 from gen.models.base import Model
 from gen.runtime.forking import new_lock
 

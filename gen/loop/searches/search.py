@@ -8,8 +8,7 @@ from torch import Tensor
 
 from gen.loop.results.ring import Packed
 from gen.requests.request import Request
-from gen.stages.places import Here
-from gen.stages.room import Room
+from gen.stages.stage import Here, Room
 
 
 class Given(NamedTuple):

@@ -24,7 +24,7 @@ from gen.errors import ArgumentError, DeviceError, GenError, ModelError, check_n
 from gen.models.checkpoints import check_safetensors, find_path, load_tokenizer, read_config
 from gen.models.generation_config import read_eos, recommended_sampler
 from gen.runtime.forking import new_lock
-from gen.runtime.lent_streams import lend
+from gen.runtime.streams import lend
 from gen.samplers import Sampler
 from gen.tokens.tokenizers import Tokenizer
 

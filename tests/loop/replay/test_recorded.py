@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.loop.cuda_streams import Streams
 from gen.loop.decoder import Decoder
 from gen.loop.replay.recorded import Recorded
 from gen.loop.replay.recording import Replay, record_in_steps
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.transformers.model import TransformersModel
 from gen.requests.request import Request
+from gen.runtime.streams import Streams
 from gen.samplers import Sampler
 from gen.stages.penalties import PenaltyStage
 from tests.helpers import byte_tokenizer, tiny_model

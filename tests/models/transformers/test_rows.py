@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 
 import gen
 from gen.loop import runner
-from gen.loop.cuda_streams import Streams
 from gen.loop.decoder import Decoder
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
@@ -31,6 +30,7 @@ from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
 from gen.requests.images import Illustrated
 from gen.requests.request import Request
+from gen.runtime.streams import Streams
 from gen.samplers import Sampler
 from gen.stages.penalties import PenaltyStage
 from tests.helpers import HYBRIDS, OTHERS, SHAPES, byte_tokenizer, plain_choices, tiny_model
