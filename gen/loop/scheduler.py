@@ -57,7 +57,6 @@ class Scheduler:
         self._widths = widths_for(model, rows.rows, rows.search, options.speculate, steps.costs, exact=exact)
         rows.speculate(None if self._widths is None else self._widths.speculation)
         self._tells = not exact and rows.rows.reads_places
-        self._hurries = options.admit_tokens is None  # whether running rows wait as short as possible
         self._admit_tokens = options.admit_tokens or BESIDE_STEPS[rows.device.type]
         self._waiting: deque[Job] = deque()
         self._reading: tuple[Job, int] | None = None  # a job whose prompt has only been read in part, and its row
@@ -65,7 +64,6 @@ class Scheduler:
         self._prefixes = Prefixes(rows, tree, keeps=options.keeps, exact=exact)
         self._deadline = inf  # the earliest deadline of all jobs
         self._checked = False  # whether this turn has checked if the model has changed
-        self._beside = False  # whether running rows wait for the prompts that this turn reads
         self._sent: deque[tuple[Sent, int, Sequence[tuple[Job, int]]]] = deque()  # with the jobs and their rows
         rows.begin()
 
@@ -102,13 +100,10 @@ class Scheduler:
         self._free()
         if not self._waiting and not self._reading and self._rows.rows.refillable:
             self._slots.move_down()
-        took_long = bool(self._live) and self._step()
+        if self._live:
+            self._step()
         # prompts come after the step, so that a first token can be read before the second one is launched
-        self._beside = bool(self._live)
-        if not self._live:
-            self._admit(max(self._admit_tokens, WHOLE))
-        elif not (took_long and self._hurries):
-            self._admit(self._admit_tokens)
+        self._admit(self._admit_tokens if self._live else max(self._admit_tokens, WHOLE))
         if not self._live:
             self._catch_up(0)
 
@@ -194,11 +189,8 @@ class Scheduler:
                 if not alike(jobs, self._waiting[0], budget):
                     break
                 jobs.append(self._waiting.popleft())
-            left = sum(job.left for job in jobs)
-            if not self._fill(jobs, first):
-                self._waiting.extendleft(reversed(jobs))
-                break
-            budget -= left
+            budget -= sum(job.left for job in jobs)
+            self._fill(jobs, first)
 
     def _check_model(self) -> None:
         """Check whether the model has changed, once for all requests that join in a turn."""
@@ -242,13 +234,11 @@ class Scheduler:
             self._slots.at[row : row + job.rows] = [None] * job.rows
             job.finish()
             return 0
-        left = len(job.tokens) - job.read
-        if left <= budget and self._fill([job], row):
+        if (left := job.left) <= budget:
+            self._fill([job], row)
             return left
         try:
-            if left <= budget or self._grows([job], row):
-                self._reading = job, row
-                return 0
+            self._make_room([job], row)
             self._begin(job, row)
             self._read_part(job, row, job.read + budget)
         except Exception as error:
@@ -257,12 +247,11 @@ class Scheduler:
             self._reading = job, row
         return budget
 
-    def _grows(self, jobs: Sequence[Job], first: int) -> bool:
-        """Make room for prompts; whether rows have grown, and running rows wait: then nothing is read in this turn."""
+    def _make_room(self, jobs: Sequence[Job], first: int) -> None:
+        """Make room for prompts, in rows from `first` on."""
         each = jobs[0].rows
         coming = {row: jobs[(row - first) // each] for row in range(first, first + len(jobs) * each)}
-        there = self._slots.make_room({row: (job, job.longest) for row, job in coming.items()})
-        return not there and self._beside and self._hurries
+        self._slots.make_room({row: (job, job.longest) for row, job in coming.items()})
 
     def _read_part(self, job: Job, row: int, end: int) -> None:
         """Read a prompt up to column `end`, which is before its last token."""
@@ -289,15 +278,14 @@ class Scheduler:
             job.prompt = PromptTokens(request.prompt_logprobs or 0)
             job.prompt.take(score.top_logprobs or [])
 
-    def _fill(self, jobs: Sequence[Job], first: int) -> bool:
-        """Read prompts and choose their first tokens; False if rows have grown, which is enough for a turn."""
+    def _fill(self, jobs: Sequence[Job], first: int) -> None:
+        """Read prompts and choose their first tokens."""
         rows = slice(first, first + len(jobs) * jobs[0].rows)
         tokens = [job.tokens for job in jobs]
         try:
             if not (jobs[0].read and jobs[0].source is None):  # else its first part has done this
                 self._check_model()
-            if self._grows(jobs, first):
-                return False
+            self._make_room(jobs, first)
             for job, row in zip(jobs, range(first, rows.stop, jobs[0].rows), strict=True):
                 self._begin(job, row)
                 if job.request.prompt_logprobs is not None:
@@ -306,7 +294,7 @@ class Scheduler:
             self._rows.fill(rows, requests, tokens, weights=weights, starts=[job.read for job in jobs])
         except Exception as error:
             self._fail(jobs, first, error)
-            return True
+            return
         begun: list[Job] = []
         for job in jobs:
             job.launched = len(job.resumed) + 1
@@ -318,7 +306,6 @@ class Scheduler:
         if any(job.over for job in begun):
             self._free()
         self._catch_up(self._rows.ring.lag)
-        return True
 
     def _fail(self, jobs: Sequence[Job], row: int, error: Exception) -> None:
         """Handle prompts that could not be read: the one to blame ends, the others are read again, one by one."""
@@ -339,14 +326,13 @@ class Scheduler:
         for job in jobs:
             job.alone = True
 
-    def _step(self) -> bool:
-        """Launch a step of all live rows; whether it took longer, by `Recorded.run` or because the rows have grown."""
-        before = self._rows.tokens
+    def _step(self) -> None:
+        """Launch a step of all live rows."""
         drafts = self._looks_for_drafts()
         width = self._width() if drafts else 1
         count, view = self._slots.shape(width)
         self._rows.short = any(job.short(width) for job in self._live)
-        took_long = self._steps.run(count, view, self._slots.lengths(count, width), width, timed=drafts)
+        self._steps.run(count, view, self._slots.lengths(count, width), width, timed=drafts)
         self._sent.append((self._rows.send(width, drafted=drafts), count, [(job, job.row) for job in self._live]))
         self._slots.stepped(width)
         over = False
@@ -357,7 +343,6 @@ class Scheduler:
         if over:
             self._free()
         self._catch_up(self._rows.ring.lag)
-        return took_long or self._rows.tokens != before
 
     def _looks_for_drafts(self) -> bool:
         """Whether drafts are looked for in the next step."""

@@ -137,13 +137,11 @@ class Slots:
         self.live = sorted(self.live, key=lambda job: job.row)
         return True
 
-    def make_room(self, coming: Mapping[int, tuple[Job, int]] | None = None) -> bool:
+    def make_room(self, coming: Mapping[int, tuple[Job, int]] | None = None) -> None:
         """Let every row have room for its next tokens: twice as many as before, or as many as there may be.
 
         Args:
             coming: for each row that is about to get a text, its job, and how many tokens the text has.
-        Returns:
-            Whether there was room before.
         Raises:
             TooLong: the rows would take more memory than they may.
         """
@@ -159,7 +157,7 @@ class Slots:
         if all(need <= rows.rooms.get(row, rows.shared) for row, need in needs.items()) and not any(
             row in rows.rooms and 2 * needs[row] < rows.rooms[row] for row in coming
         ):
-            return True
+            return
         if rows.parts:
             shared, rooms = share_out(rows.count, rows.shared, needs)
             rooms = {row: min(room, view_bucket(texts[row][0].most_tokens)) for row, room in rooms.items()}
@@ -170,7 +168,6 @@ class Slots:
         if self.tokens is not None and rows.count * shared + sum(rooms.values()) > self.tokens:
             shared, rooms = self._fitted(needs, rows.parts)
         self._steps.lay_out(shared, rooms)
-        return False
 
     def _fitted(self, needs: Mapping[int, int], parts: bool) -> tuple[int, dict[int, int]]:
         """As much room as there may be: the same for all rows if that is enough, else more for some.

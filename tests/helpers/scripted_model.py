@@ -25,6 +25,7 @@ class ScriptedModel(Model):
         self.eos_token_ids: tuple[int, ...] = (EOS,)
         self.steps = 0
         self.idle: Idle[object] = Idle()
+        self.idle.token_bytes = {}  # so that no row is made to see it
         self._script = script
 
     def new_rows(self, count: int, length: int) -> "ScriptedRows":

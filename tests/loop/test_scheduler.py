@@ -13,7 +13,6 @@ from torch import Tensor
 
 import gen
 from gen.loop import runner
-from gen.loop.decoder import Decoder
 from gen.loop.jobs import Job
 from gen.loop.options import Options
 from gen.loop.row_pool import RowPool
@@ -290,39 +289,12 @@ def test_beside_rows_that_go_on_32_tokens_are_read_between_two_steps(samples: in
             before = len(model.filled())
             runner.advance()
             read.append(sum(len(tokens) for _, tokens in model.filled()[before:]))
-        assert max(read) == 32 and read.count(0) <= 2  # nothing is read when rows grow
+        assert max(read) == 32 and read.count(0) == 0
         while not runner.idle:
             runner.advance()
     assert texts(long[1:]) == ["b"] * 2
     assert [one.text for one in long[0].completions()] == ["b"] * samples
     assert sum(len(tokens) for _, tokens in model.filled()) == 1040 + sum(len(str(number)) for number in range(29))
-
-
-def test_a_turn_in_which_rows_grow_for_a_prompt_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Growing takes about as long as a step; if no row waits, everything is done at once."""
-    model = Logged(lambda prompt: b"a" * 90 if len(prompt) < 5 else b"b")
-    grown, lay_out = 0, Decoder.lay_out
-
-    def counted(rows: Decoder, *args: Any) -> None:
-        nonlocal grown
-        grown += 1
-        lay_out(rows, *args)
-
-    monkeypatch.setattr(Decoder, "lay_out", counted)
-    with Runner(model, new_jobs(model, ["0"]), Options(admit_tokens=None), rows=8) as runner:
-        runner.advance()
-        both, waiting = [], new_jobs(model, ["x" * 200, "y" * 300, "z" * 700])
-        for job in waiting:
-            runner.add(job)
-            for _ in range(20):
-                before = grown, len(model.filled())
-                runner.advance()
-                both.append((grown > before[0], len(model.filled()) > before[1]))
-        assert (True, False) in both and (False, True) in both
-        assert (True, True) not in both
-        while not runner.idle:
-            runner.advance()
-    assert texts(waiting) == ["b"] * 3
 
 
 def test_rows_that_cannot_be_refilled_are_filled_together_and_all_stepped_until_the_last_ends() -> None:

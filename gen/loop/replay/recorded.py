@@ -150,7 +150,7 @@ class Recorded:
         sizes[device] += sum(recording.nbytes for recording in self.recordings.values())
         return sizes
 
-    def run(self, count: int, view: int, lengths: Sequence[int] = (), width: int = 1, *, timed: bool = False) -> bool:
+    def run(self, count: int, view: int, lengths: Sequence[int] = (), width: int = 1, *, timed: bool = False) -> None:
         """Run a step of the first `count` rows, which look at the first `view` columns.
 
         Args:
@@ -158,14 +158,12 @@ class Recorded:
             lengths: how many columns each row has, with the new token, and 0 for a free row; empty if not known. If
                 they are known, a row may look at only so many.
             timed: whether to learn what such a step costs.
-        Returns:
-            Whether it took longer than other steps, because it or a part of it was recorded, or will be soon.
         """
         begin = self.costs.mark() if timed else None
         started = perf_counter()
         self.decoder.rows.look_at(lengths)
         try:
-            took_long = self._run(count, view, width)
+            self._run(count, view, width)
         finally:
             if lengths:
                 self.decoder.rows.look_at(())
@@ -173,9 +171,8 @@ class Recorded:
             self._slow_steps.learn((count, view, width), perf_counter() - started, torch.get_num_threads())
         if not self.records:
             self.costs.note(begin, count, width)
-        return took_long
 
-    def _run(self, count: int, view: int, width: int) -> bool:
+    def _run(self, count: int, view: int, width: int) -> None:
         decoder, self.records = self.decoder, False
         decoder.prepare(slice(0, count), width)
         kind = decoder.step_kind(width)
@@ -184,17 +181,15 @@ class Recorded:
         keeps = keeps and width <= _WIDEST
         if keeps and (recording := self.recordings.get(key)) is not None:
             recording()
-            return False
+            return
         keeps = keeps and (decoder.kind, kind) not in self.refused
-        known = keeps and kind in self._checked
-        worth_it = keeps and self._runs(key) >= (_WORTH_OF_A_KNOWN_KIND if known else _WORTH)[decoder.device.type]
-        self.records = worth_it and self._has_room(count, view)
+        worth = _WORTH_OF_A_KNOWN_KIND if kind in self._checked else _WORTH
+        self.records = keeps and self._runs(key) >= worth[decoder.device.type] and self._has_room(count, view)
         if self.records:
             with on_host_call(RepeatResults()):
                 self._run_and_keep(partial(decoder.step, count, view, width), kind, key)
-            return True
-        decoder.step(count, view, width)
-        return known and not worth_it
+        else:
+            decoder.step(count, view, width)
 
     def _runs(self, key: Hashable) -> int:
         """How often this shape has run since the rows last grew, this time included."""
