@@ -11,7 +11,7 @@ from typing import Any
 
 import gen
 from gen.models.base import Model
-from gen.requests.prompts import Prompt, read_prompt
+from gen.requests.prompts import Prompt, messages_of, read_one_prompt
 from gen.samplers.backends.random import sample_seed
 
 
@@ -49,8 +49,11 @@ class Rollouts:
             if self._made is None or self._made[0] is not hf_model:
                 self._made = hf_model, gen.from_transformers(hf_model, trainer.processing_class)
             model = self._made[1]
-            template_kwargs = trainer.chat_template_kwargs or None
-            prompt_ids = [read_prompt(model, one, chat=False, template_kwargs=template_kwargs) for one in prompts]
+            kwargs = [(trainer.chat_template_kwargs or None) if messages_of(one) else None for one in prompts]
+            prompt_ids = [
+                read_one_prompt(model, number, one, (), chat=False, template_kwargs=own)[0]
+                for number, (one, own) in enumerate(zip(prompts, kwargs, strict=True))
+            ]
             made = gen.generate(
                 model,
                 prompt_ids,

@@ -81,32 +81,6 @@ def without_old_turns(messages: Sequence[Message], fits: Callable[[Sequence[Mess
     return cuts[min(bisect_left(cuts, True, key=fits), len(cuts) - 1)]
 
 
-def read_prompt(
-    model: Model,
-    prompt: Prompt,
-    *,
-    chat: bool,
-    template_kwargs: Mapping[str, object] | None = None,
-    check: Callable[[str], object] | None = None,
-) -> list[int]:
-    """The token ids of one prompt.
-
-    Args:
-        check: sees a text before it is encoded, and may raise an error.
-    Raises:
-        ArgumentError: the prompt is empty and there is no bos token, a chat has no template, or an id is outside the
-            vocabulary.
-    """
-    if written := text_of(model.tokenizer, prompt, chat=chat, template_kwargs=template_kwargs):
-        text, encode = written
-        if check is not None:
-            check(text)
-        return encode(text)
-    if not _is_list(prompt) or not prompt or not all(map(is_whole, prompt)):
-        raise _no_prompt(prompt)
-    return read_token_ids("the prompt", prompt, vocabulary(model))
-
-
 def text_of(
     tokenizer: Tokenizer, prompt: Prompt, *, chat: bool, template_kwargs: Mapping[str, object] | None = None
 ) -> tuple[str, Callable[[str], list[int]]] | None:
@@ -169,42 +143,6 @@ def _no_prompt(given: object) -> ArgumentError:
     )
 
 
-def read_illustrated(
-    model: Model,
-    prompt: Prompt,
-    images: Sequence["Image"],
-    *,
-    chat: bool,
-    template_kwargs: Mapping[str, object] | None = None,
-    check: Callable[[str], object] | None = None,
-) -> tuple[list[int], Illustrated | None]:
-    """The token ids of a prompt that may have images, and what the model has made of these; None without images.
-
-    In a chat that is given as a text, the images come before the text.
-
-    Args:
-        check: sees a text without images before it is encoded, and may raise an error.
-    Raises:
-        ArgumentError: as for `read_prompt`; or token ids come with images, or the prompt does not have one place for
-            each image.
-    """
-    if isinstance(prompt, str) and chat:
-        content = [*({"type": "image"} for _ in images), {"type": "text", "text": prompt}]
-        prompt = [{"role": "user", "content": content}]
-    messages = messages_of(prompt)
-    if messages or isinstance(prompt, str):
-        text = chat_text(model.tokenizer, messages, template_kwargs) if messages else str(prompt)
-        if check is not None and not images:
-            check(text)
-        token_ids, inputs = model.encode(text, images, add_special_tokens=not messages)
-        if not images:
-            return token_ids, None
-        return token_ids, Illustrated(text=text, images=images, add_special_tokens=not messages, inputs=inputs)
-    if images:
-        raise ArgumentError("a prompt of token ids takes no images; give the prompt as a text or as messages.")
-    return read_prompt(model, prompt, chat=chat), None
-
-
 def read_one_prompt(
     model: Model,
     number: int,
@@ -218,31 +156,42 @@ def read_one_prompt(
 ) -> tuple[list[int], Illustrated | None]:
     """One prompt's token ids, and what the model has made of its images; None without images.
 
+    In a chat that is given as a text, the images come before the text.
+
     Args:
         local_files: whether images in its messages may be paths and file: URLs.
         most: how many tokens it may have; a text that must have more is not encoded, which may take long. None for any
             number.
     Raises:
         ContextError: a text must have more than `most` tokens.
-        ArgumentError: as for `read_illustrated`.
+        ArgumentError: the prompt is empty and there is no bos token, a chat has no template, an id is outside the
+            vocabulary, token ids come with images, or the prompt does not have one place for each image.
     """
     _check_template_kwargs(number, prompt, chat, template_kwargs)
     prompt, images = _place_images(number, prompt, images, readable=model.reads_images, local_files=local_files)
     _check_texts(prompt)
-
-    def check(text: str) -> None:
-        if most is not None and (least := model.tokenizer.least_tokens(text, most)):
-            raise no_room(number, f"at least {least}", most, whole=bool(messages_of(prompt)) or chat)
-
-    illustrated: Illustrated | None = None
-    if model.reads_images:
-        token_ids, illustrated = read_illustrated(
-            model, prompt, images, chat=chat, template_kwargs=template_kwargs, check=check
-        )
-    elif images:
+    if images and not model.reads_images:
         raise ArgumentError("this model reads no images; load a vision-language model, or leave images out.")
+    if chat and isinstance(prompt, str):
+        parts = [*({"type": "image"} for _ in images), {"type": "text", "text": prompt}]
+        prompt = [{"role": "user", "content": parts if model.reads_images else prompt}]
+    written, illustrated = text_of(model.tokenizer, prompt, chat=False, template_kwargs=template_kwargs), None
+    if written is None:
+        if images:
+            raise ArgumentError("a prompt of token ids takes no images; give the prompt as a text or as messages.")
+        if not _is_list(prompt) or not prompt or not all(map(is_whole, prompt)):
+            raise _no_prompt(prompt)
+        return read_token_ids("the prompt", prompt, vocabulary(model)), None
+    text, encode = written
+    is_chat = not isinstance(prompt, str)
+    if most is not None and not images and (least := model.tokenizer.least_tokens(text, most)):
+        raise no_room(number, f"at least {least}", most, whole=is_chat)
+    if model.reads_images:
+        token_ids, inputs = model.encode(text, images, add_special_tokens=not is_chat)
+        if images:
+            illustrated = Illustrated(text=text, images=images, add_special_tokens=not is_chat, inputs=inputs)
     else:
-        token_ids = read_prompt(model, prompt, chat=chat, template_kwargs=template_kwargs, check=check)
+        token_ids = encode(text)
     if not token_ids:
         raise ArgumentError("the chat template writes no text for these messages; give another, or the prompt as text.")
     return token_ids, illustrated
