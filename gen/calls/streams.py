@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from types import TracebackType
 from typing import Generic, Literal, Self, TypeVar
 
 from gen.calls.growing import Growing, items_of, values_of
@@ -111,9 +110,7 @@ class Stream(Iterator[str]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -294,9 +291,7 @@ class EngineStream(Stream, AsyncIterator[str]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self.close()
 
     def completion(self) -> Completion:

@@ -9,7 +9,6 @@ outlines.generate.text(model)("Once upon a time", stop_at=["."])
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from types import TracebackType
 from typing import Any
 
 import gen.samplers
@@ -41,9 +40,7 @@ class _Patched:
     def __enter__(self) -> None:
         """Outlines is patched already."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         unpatch()
 
 

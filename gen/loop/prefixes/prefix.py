@@ -1,7 +1,6 @@
 """`gen.prefix`: reads the common beginning of prompts once, and keeps it."""
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Self
 from weakref import ref
 
@@ -47,9 +46,7 @@ class Prefix:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 
