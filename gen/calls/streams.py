@@ -12,7 +12,6 @@ from gen.constraints.constraint import Constraint
 from gen.errors import GenError
 from gen.loop.feed import Feed
 from gen.loop.jobs import Job
-from gen.loop.results.events import Events
 from gen.loop.results.values import valued
 from gen.requests.request import Request
 
@@ -208,7 +207,6 @@ class OwnTurns(Feed):
     def __init__(self, turns: Generator[None], job: Job) -> None:
         super().__init__(job, lambda feed: turns.close())
         self._turns = turns
-        self._told = job.only_text is not None  # whether the text of a search, which comes at the end, was taken
 
     def wait(self, *, end: bool = False) -> None:
         try:
@@ -221,21 +219,6 @@ class OwnTurns(Feed):
 
     async def arrival(self, *, end: bool = False) -> None:
         self.wait(end=end)
-
-    def take(self) -> str | None:
-        whole = self._whole()
-        return super().take() if whole is None else whole.text
-
-    def take_event(self) -> StreamEvent | Literal[""] | None:
-        whole = self._whole()
-        return super().take_event() if whole is None else Events(self.job.request, self.job.told_of_prompt).whole(whole)
-
-    def _whole(self) -> Completion | None:
-        """The completion of a search at its end, once."""
-        if self._told or not self.ended:
-            return None
-        self._told = True
-        return self.completion()
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Taker(Protocol):
 
     @property
     def texts(self) -> "Sequence[Text]":
-        """Its texts that grow token by token, in the order of their rows; empty if they are only known at the end."""
+        """Its texts that grow token by token, in the order of their rows; of a search the best one, once it is done."""
 
     def take(self, results: StepResults, row: int) -> None:
         """Take a step's results; its rows begin at `row`. Results that come after its end are ignored."""

@@ -199,8 +199,6 @@ class BeamTexts:
         beginning: a text of the request that has taken no token yet.
     """
 
-    texts: Sequence[Text] = ()  # they are only known at the end
-
     def __init__(self, beginning: Text) -> None:
         self._beginning, self._request = beginning, beginning.request
         self._beams = self._request.sampler.samples
@@ -214,6 +212,14 @@ class BeamTexts:
         self._steps: list[tuple[Sequence[int], Sequence[int], Sequence[float]]] = []  # tokens, parents, weights of each
         self._finished: list[_Finished] = []
         self._hypotheses: list[_Finished] | None = [] if beginning.ended else None
+        self._best: Text | None = None
+
+    @property
+    def texts(self) -> Sequence[Text]:
+        """The best text, once the search is done: before, none is known."""
+        if self._best is None and self._hypotheses:
+            self._best = self._trace(self._hypotheses[0])
+        return () if self._best is None else (self._best,)
 
     @property
     def ended(self) -> bool:
@@ -251,7 +257,7 @@ class BeamTexts:
         if self._error is not None:
             raise own(self._error)
         assert self._hypotheses is not None  # the loop runs until the search is done; tells mypy
-        made = [self._trace(hypothesis) for hypothesis in self._hypotheses]
+        made = [self._trace(hypothesis).completion(hypothesis.score) for hypothesis in self._hypotheses]
         if not self._steps:
             made = [self._beginning.completion()] * self._beams
         if self._request.constraint is None:
@@ -261,7 +267,7 @@ class BeamTexts:
             best.setdefault(completion.text, completion)
         return [*best.values()]
 
-    def _trace(self, hypothesis: _Finished) -> Completion:
+    def _trace(self, hypothesis: _Finished) -> Text:
         """Follow a hypothesis back from its last token to the prompt."""
         score, (token_id, beam), step = hypothesis
         length_penalty = getattr(self._request.sampler, "length_penalty", 1.0)
@@ -277,4 +283,4 @@ class BeamTexts:
         text.squeezed = self._squeezed and self._request.constraint is not None
         for token_id, logprob in zip(token_ids[::-1], logprobs[::-1], strict=True):
             text.push(token_id, logprob)
-        return text.completion(score)
+        return text
