@@ -67,15 +67,14 @@ def noted() -> Iterator[Any]:
     seen: Any = Counter()  # of floats too
     step, run = Scheduler._step, Recorded.run
 
-    def timed(self: Scheduler) -> bool:
+    def timed(self: Scheduler) -> None:
         begin = thread_time()
-        made = step(self)
+        step(self)
         seen.update(seconds=thread_time() - begin, steps=1)
-        return made
 
-    def counted(self: Any, count: int, view: int, lengths: Sequence[int] = (), width: int = 1, **how: Any) -> bool:
+    def counted(self: Any, count: int, view: int, lengths: Sequence[int] = (), width: int = 1, **how: Any) -> None:
         seen[count, width] += 1
-        return run(self, count, view, lengths, width, **how)
+        run(self, count, view, lengths, width, **how)
 
     Scheduler._step, Recorded.run = timed, counted  # type: ignore[method-assign]
     try:

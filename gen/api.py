@@ -16,7 +16,7 @@ from gen.calls.rollouts import Rollouts, for_rollouts, rollouts_of
 from gen.calls.streams import EngineStream, OwnTurns, Stream
 from gen.completions import Completion
 from gen.engine import runs_in_engines, submit
-from gen.errors import ArgumentError, Interrupted, own
+from gen.errors import ArgumentError, Interrupted
 from gen.loop.engine_thread import EngineThread
 from gen.loop.feed import Feed
 from gen.loop.jobs import Job, new_job
@@ -478,10 +478,8 @@ async def _run_beside_others(model: Model, jobs: Sequence[Job]) -> None:
         feeds += thread.add(model, jobs)
         for feed in feeds:
             await feed.arrival(end=True)
-            if isinstance(feed.failure, Exception):
-                feed.job.error = own(feed.failure)
-            elif feed.failure is not None:
-                raise feed.failure
+            if not isinstance(feed.job.error, Exception | None):
+                raise feed.job.error
     finally:
         for feed in feeds:
             feed.cancel()

@@ -31,7 +31,6 @@ class Feed:
 
     Attributes:
         over: whether nothing more will come.
-        failure: the error that ended it, if the request is not to blame.
         came: when the request came, on the clock of `time.monotonic`.
         joined: when it got a row; None if it has none yet.
         first: when its first token was there; None before.
@@ -42,7 +41,6 @@ class Feed:
         self.job, self._wake = job, wake
         job.done = self._end
         self.over = False
-        self.failure: BaseException | None = None
         self.came = monotonic()
         self.joined: float | None = None
         self.first: float | None = None
@@ -56,9 +54,7 @@ class Feed:
     @property
     def ended(self) -> bool:
         """Whether it is over, and not because it was cancelled."""
-        job = self.job
-        failed = self.failure is not None or job.error is not None
-        return self.over and (failed or all(taker.ended for taker in job.takers))
+        return self.over and (self.job.error is not None or all(taker.ended for taker in self.job.takers))
 
     def take(self) -> str | None:
         """What has come since the last call; "" if the text is over, None if nothing has come yet.
@@ -92,7 +88,7 @@ class Feed:
                     self._taken = monotonic()
                 return found
             except Exception as error:
-                self.failure = error
+                self.job.error = error
                 self.cancel()
                 raise
 
@@ -113,7 +109,7 @@ class Feed:
 
     def check(self) -> None:
         """Raise the error of the request or the engine, if there is one; each time a copy."""
-        for error in (self.failure, self.job.error, *(text.error for text in self.job.texts)):
+        for error in (self.job.error, *(text.error for text in self.job.texts)):
             if error is not None:
                 raise own(error)
 
@@ -142,7 +138,7 @@ class Feed:
 
     def fail(self, error: BaseException) -> list[Sleeper]:
         """End the text with an error that the request is not to blame for; return the readers to wake."""
-        self.failure = error
+        self.job.error = own(error)
         self._end(self.job)
         return self.sleepers()
 

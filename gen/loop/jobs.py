@@ -41,7 +41,7 @@ class Job:
         ahead: how many more tokens may have been launched, if all drafts were right.
         cancelled: whether its reader wants no more of it.
         alone: whether its prompt is read by itself, to see whether it is to blame for an error.
-        error: the error of its prompt.
+        error: the error of its prompt, or what ended all that ran with it.
         done: called once, when nothing more will come.
         parts: the jobs that it was split into: one for each text, or for some texts if the rows do not hold all.
         agreement: how good the drafts of its text have been.
@@ -63,7 +63,7 @@ class Job:
     ahead: int = 0
     cancelled: bool = False
     alone: bool = False
-    error: Exception | None = None
+    error: BaseException | None = None
     done: Callable[["Job"], object] | None = None
     parts: Sequence["Job"] = ()
     agreement: Agreement = field(default_factory=Agreement)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from gen.completions import StreamEvent, TopLogprobs
+from gen.completions import Completion, StreamEvent, TopLogprobs
 from gen.constraints.composing.trees import Calls
 from gen.loop.results.texts import Text
 from gen.requests.request import Request
@@ -47,6 +47,19 @@ class Events:
             logprobs=logprobs,
             top_logprobs=top_logprobs,
             prompt_logprobs=of_prompt,
+        )
+
+    def whole(self, made: Completion) -> StreamEvent:
+        """The only event of a text that has ended."""
+        said, calls = (made.text, []) if self._calls is None else self._calls.push(made.text, last=True)
+        return StreamEvent(
+            text=said,
+            reasoning=made.reasoning or "",
+            tool_calls=calls,
+            token_ids=made.token_ids,
+            logprobs=made.logprobs,
+            top_logprobs=made.top_logprobs,
+            prompt_logprobs=made.prompt_logprobs,
         )
 
 

@@ -31,9 +31,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Has an entry for each step of the loop."""
     came, step = list[None](), Scheduler._step
 
-    def counted(self: Scheduler) -> bool:
+    def counted(self: Scheduler) -> None:
         came.append(None)
-        return step(self)
+        step(self)
 
     monkeypatch.setattr(Scheduler, "_step", counted)
     return came
