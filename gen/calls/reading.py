@@ -17,12 +17,11 @@ from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model
 from gen.models.checks import check_usable
 from gen.receipts.writing import ReceiptWriter
-from gen.requests.drafts import read_drafts
 from gen.requests.images import read_images
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts, as_messages, begun_message, split_prompts
 from gen.requests.reading import constrained, of_each, read_requests
 from gen.requests.request import Request
-from gen.requests.settings import Settings, is_list_for_each
+from gen.requests.settings import Settings, is_list_for_each, read_drafts
 from gen.samplers import BeamSearchSampler, Sampler
 from gen.samplers.base import read_sampler
 from gen.scoring.fields import FieldScorer

@@ -24,10 +24,9 @@ from gen.loop.runner import Runner
 from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import Model
 from gen.models.checks import check_model
-from gen.requests.drafts import Draft
 from gen.requests.processors import LogitsProcessor
 from gen.requests.prompts import Prompt
-from gen.requests.settings import Settings, Stops, Truncate
+from gen.requests.settings import Draft, Settings, Stops, Truncate
 from gen.samplers import Sampler
 from gen.tokens.thoughts import Thinking
 

@@ -1,5 +1,5 @@
-"""The settings of a call that generates: one object for `generate`, `stream`, the engine and asyncio; and the stops,
-which end a text."""
+"""The settings of a call that generates: one object for `generate`, `stream`, the engine and asyncio; the stops, which
+end a text; and drafts, texts that were made before, which new texts may follow."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -7,14 +7,16 @@ from dataclasses import dataclass, fields
 from inspect import Parameter, signature
 from typing import Any, Literal, TypedDict, TypeVar, get_args
 
-from gen.arguments import check_text
+from gen.arguments import as_lists, check_text, is_whole, read_token_ids
+from gen.completions import Completion, Receipt
 from gen.constraints.automata.limits import TooLarge, Unsupported
 from gen.constraints.automata.searching import Search, search_of
 from gen.errors import ArgumentError, show
 from gen.hints import refuse_unknown_arguments
-from gen.requests.drafts import Draft
+from gen.models.base import Model
 from gen.requests.images import ImageLike
 from gen.requests.processors import LogitsProcessor
+from gen.requests.prompts import vocabulary
 from gen.samplers import Sampler
 from gen.tokens.thoughts import Thinking
 
@@ -22,6 +24,7 @@ Stop = str | Search
 GivenStop = str | re.Pattern[str]
 Stops = GivenStop | Sequence[GivenStop] | None  # for one prompt
 Truncate = Literal["left", "turns"] | None
+Draft = Completion | Receipt | str | Sequence[int] | None
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -199,3 +202,38 @@ def _read_stop(number: int, stop: Any) -> Stop:
 
 def _is_list(value: object) -> bool:
     return isinstance(value, Sequence | Set) and not isinstance(value, str | bytes | bytearray | memoryview)
+
+
+def read_drafts(model: Model, draft: Draft | Sequence[Draft], prompts: int, *, batch: bool) -> list[list[int]]:
+    """The token ids of each prompt's draft; empty if it has none.
+
+    Args:
+        batch: whether the prompts came as a list; then there is a draft or None for each.
+    Raises:
+        ArgumentError: a draft is something else, or has an id outside the vocabulary, or there are not as many drafts
+            as prompts.
+    """
+    if draft is None:
+        return [[]] * prompts
+    given = as_lists(draft)
+    if not batch:
+        return [_read_draft(model, given)]
+    several = isinstance(given, list | tuple) and not any(map(is_whole, given))
+    if not several or len(given) != prompts:
+        raise ArgumentError(
+            f"draft must be a list with one draft or None for each of {prompts} prompts, got {show(draft)}"
+        )
+    return [_read_draft(model, one) for one in given]
+
+
+def _read_draft(model: Model, draft: Draft) -> list[int]:
+    """The token ids of one draft."""
+    if draft is None:
+        return []
+    if isinstance(draft, str):
+        check_text("the draft", draft)
+        return model.tokenizer.encode_plain(draft)
+    if isinstance(draft, Completion | Receipt):
+        draft = draft.token_ids
+    known = vocabulary(model)
+    return read_token_ids("draft", draft, known)
