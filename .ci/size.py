@@ -17,12 +17,12 @@ GEN = "gen without virtual GPUs"
 PARTS = [GEN, "virtual GPUs", "tests", "benchmarks"]
 # What is counted, of which part: today's limit, and the most that it is to be.
 LIMITS: dict[tuple[str, str], tuple[float, float]] = {
-    (GEN, "lines"): (49_230, 38_000),
-    (GEN, "files"): (348, 255),
+    (GEN, "lines"): (48_909, 38_000),
+    (GEN, "files"): (341, 255),
     ("virtual GPUs", "lines"): (7_200, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (50_812, 41_000),
-    ("benchmarks", "lines"): (13_909, 10_000),
+    ("tests", "lines"): (50_786, 41_000),
+    ("benchmarks", "lines"): (13_906, 10_000),
     ("all of gen", "tokens per line of code"): (10.30, 10.2),
 }
 _COUNTED = {tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING}
