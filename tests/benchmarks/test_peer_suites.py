@@ -80,3 +80,18 @@ def test_outcomes_with_and_without_are_told_apart(
     assert [(row["passed"], row["failed"], row["skipped"]) for row in found["runs"]] == [(1, 0, 1), (1, 1, 0)]
     assert list(found["suites"]["theirs"]["fails with virtual GPUs alone"]) == ["test_theirs.py::test_no_gpu"]
     assert "2 virtual GPUs" in capsys.readouterr().out
+
+
+def test_a_file_none_of_whose_tests_begins_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """pytest ends with 1, as after a test that fails, where it refuses a hook of the folder's conftest.py."""
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    (folder / "conftest.py").write_text("def pytest_collection_modifyitems(items, no_such_argument): pass\n")
+    (folder / "test_theirs.py").write_text(TESTS)
+    monkeypatch.setattr(sys, "argv", ["peer_suites", f"theirs={folder}"])
+    peer_suites.main()
+    told = capsys.readouterr().out
+    assert "test_theirs.py::: the process ended before its tests did" in told
+    assert "no_such_argument" in told
