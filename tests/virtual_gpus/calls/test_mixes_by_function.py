@@ -56,7 +56,27 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: torch.linalg.norm(numbers(), out=numbers("cuda:1")),
     ),
     "linalg.cond": ("result on cpu and input on cuda:0", lambda: torch.linalg.cond(numbers(), out=numbers("cpu"))),
+    "cosine_similarity of a CPU number": (  # Distance.cpp expands it
+        "two devices, cuda:0 and cpu",
+        lambda: torch.nn.functional.cosine_similarity(numbers(), torch.ones((), device="cpu")),
+    ),
 }
+INTO: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "tensordot": lambda a, out: torch.tensordot(a, a, 1, out=out),
+    "inner": lambda a, out: torch.inner(a, a, out=out),
+    "quantile": lambda a, out: torch.quantile(a, 0.5, out=out),
+    "nanquantile": lambda a, out: torch.nanquantile(a, 0.5, out=out),
+    "special.ndtr": lambda a, out: torch.special.ndtr(a, out=out),
+    "nuclear norm": lambda a, out: torch.norm(a, "nuc", out=out),
+    "diff of no order": lambda a, out: torch.diff(a, 0, out=out),
+}
+
+
+@pytest.mark.parametrize("case", INTO)
+def test_compositions_refuse_results_on_another_device(case: str) -> None:
+    for place in ("cuda:1", "cpu"):
+        with pytest.raises(DeviceMismatchError, match=f"result on {place} and input on cuda:0"):
+            INTO[case](numbers(), numbers(place))
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -72,6 +92,20 @@ def test_what_is_not_mixed_is_taken() -> None:
     assert [part.shape[0] for part in numbers().tensor_split(torch.tensor([1]))] == [1, 2]
     found = torch.linalg.norm(numbers(), out=numbers("cuda:0", 1).squeeze())
     assert found.device == torch.device("cuda:0") and found.item() == pytest.approx(3)
+
+
+@pytest.mark.parametrize("between", [torch.linspace, torch.logspace])
+def test_values_between_bounds_on_a_gpu_are_where_the_call_says(between: Callable[..., Tensor]) -> None:
+    """The host reads both bounds. Source: aten/src/ATen/native/TensorFactories.cpp and RangeFactories.cpp."""
+    start, end = torch.zeros((), device="cuda:0"), torch.ones((), device="cuda:0")
+    for given, expected in (({}, "cpu"), ({"device": "cpu"}, "cpu"), ({"device": "cuda:1"}, "cuda:1")):
+        with no_host_sync(count=True) as report:
+            made = between(start, end, 3, **given)
+        assert (made.device, report.count) == (torch.device(expected), 2)
+        assert made.tolist() == between(0, 1, 3).tolist()
+    out = torch.empty(3, device="cuda:1")
+    assert between(start, 1, 3, out=out) is out
+    assert out.tolist() == between(0, 1, 3).tolist()
 
 
 @pytest.mark.parametrize("first", DEVICES)

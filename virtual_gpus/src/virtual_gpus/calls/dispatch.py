@@ -38,8 +38,7 @@ BY_KIND: dict[Kind, Kernel] = {}
 
 def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call a function of torch that was given a virtual tensor."""
-    special = SPECIAL.get(func)
-    return call_plainly(func, args, kwargs) if special is None else special(func, args, kwargs)
+    return SPECIAL.get(func, call_plainly)(func, args, kwargs)
 
 
 def call_plainly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -70,8 +69,7 @@ def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         if rule.kind is Kind.COMPOSITE:
             return func.decompose(*args, **kwargs)
         return BY_KIND[rule.kind](rule, args, kwargs)
-    special = BY_NAME.get(rule.name)
-    return run_kernel(rule, args, kwargs) if special is None else special(rule, args, kwargs)
+    return BY_NAME.get(rule.name, run_kernel)(rule, args, kwargs)
 
 
 def run_kernel(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -163,18 +161,29 @@ def _moved(tensor: Tensor, place: int) -> Tensor:
 
 
 def _with_value_moved(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """index_put: a number on another GPU is moved to the device of the target tensor; numbers on the CPU are checked
-    later. A mask takes a CPU tensor of one number, of any shape."""
+    """index_put: indices and a number on another GPU are moved to the device of the target tensor, masks there as what
+    they name; numbers on the CPU are checked later. A mask takes a CPU tensor of one number, of any shape."""
     named = rule.named(args, kwargs)
     target, value = place_of(named["self"]), named["values"]
+    named["indices"] = [part for index in named["indices"] for part in _index_moved(index, target)]
     if value.dim() and fills(named) and place_of(value) == CPU != target:
         named["values"] = value = value.reshape(())
     if value.dim() == 0 and place_of(value) not in (CPU, target):
         named["values"] = _moved(value, target)
-        if target == CPU and all(place_of(index) == CPU for index in named["indices"] if index is not None):
-            with on_the_cpu():
-                return rule.run(**named)
     return run_kernel(rule, (), named)
+
+
+def _index_moved(index: Tensor | None, target: int) -> Sequence[Tensor | None]:
+    if index is None or place_of(index) in (CPU, target):
+        return (index,)
+    parts = index.nonzero().unbind(1) if index.dtype in (torch.bool, torch.uint8) else (index,)
+    return [_moved(part, target) for part in parts]
+
+
+def _from_numbers(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """linspace and logspace: the host reads the bounds, and the result is on the device that is named, or the CPU."""
+    numbers = [value.item() if isinstance(value, Tensor) else value for value in args]
+    return getattr(torch.ops.aten, rule.name.partition(".")[0])(*numbers, **kwargs)
 
 
 def _with_numbers_moved(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -194,9 +203,6 @@ def _with_source_copied(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, 
     home = place_of(named["self"])
     if place_of(named["src"]) != home:
         named["src"] = _moved(named["src"], home)
-    if home == CPU:
-        with on_the_cpu():
-            return rule.run(**named)
     return run_kernel(rule, (), named)
 
 
@@ -205,8 +211,7 @@ def _perhaps_elsewhere(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, A
     device = kwargs.get("device")
     if device is None or device.type in ("cpu", device_type()):
         return run_kernel(rule, args, kwargs)
-    with directly(), on_the_cpu():
-        return rule.run(*args, **kwargs)
+    return _on_shapes(rule, args, kwargs)
 
 
 def _with_chances_copied(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -219,7 +224,7 @@ def _with_chances_copied(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str,
 
 
 def _on_shapes(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """An operator that compares shapes, of tensors on any devices."""
+    """An operator on shapes alone, of tensors on any devices."""
     with directly(), on_the_cpu():
         return rule.run(*args, **kwargs)
 
@@ -262,6 +267,8 @@ def _copy_(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 BY_KIND.update({Kind.COPY: _copy_, Kind.FOREACH: _foreach, Kind.PYTHON: operators.run_in_python})
 BY_NAME.update(dict.fromkeys(["index_put", "index_put_", "_index_put_impl_"], _with_value_moved))
 BY_NAME.update(dict.fromkeys(["where.self"], _with_numbers_moved))
+_BOUNDS = [f"{bounds}{out}" for bounds in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor") for out in ("", "_out")]
+BY_NAME.update({f"{name}.{bounds}": _from_numbers for name in ("linspace", "logspace") for bounds in _BOUNDS})
 BY_NAME.update(dict.fromkeys(["is_same_size", "_has_same_storage_numel", "resize_as_"], _on_shapes))
 BY_NAME.update(dict.fromkeys(["bernoulli.Tensor", "bernoulli_.Tensor"], _with_chances_copied))
 BY_NAME.update(dict.fromkeys(_MAKING, _perhaps_elsewhere))

@@ -29,7 +29,7 @@ def unchecked(name: str) -> Special:
         if waits is not None and waits({**dict(zip(("self", "num_classes"), args, strict=False)), **kwargs}):
             report_sync(name)
         with not_reported():
-            return call_plainly(func, args, kwargs)
+            return with_out(func, args, kwargs)
 
     return call
 
@@ -136,6 +136,13 @@ def tensor_split(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     return call_plainly(func, args, kwargs)
 
 
+def cosine_similarity(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`cosine_similarity`, which expands a number from the CPU and then does not take it. Source: Distance.cpp."""
+    named = {**dict(zip(("x1", "x2", "dim", "eps"), args, strict=False)), **kwargs}
+    named["x1"], named["x2"] = torch.broadcast_tensors(named["x1"], named["x2"])  # type: ignore[no-untyped-call]
+    return call_plainly(func, (), named)
+
+
 def pad_sequence(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """`pad_sequence`, which copies the sequences to the device of the first one.
     Source: aten/src/ATen/native/PackedSequence.cpp."""
@@ -160,8 +167,8 @@ def with_waiting_backward(name: str) -> Special:
 
 
 def with_out(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """A function of torch.linalg, whose `out` must be on the device of its first tensor.
-    Source: checkSameDevice in aten/src/ATen/native/LinearAlgebraUtils.h.
+    """A composition, most of them of torch.linalg, whose `out` must be on the device of its first tensor. Source:
+    checkSameDevice in aten/src/ATen/native/LinearAlgebraUtils.h, and checks in Linear.cpp, Sorting.cpp, UnaryOps.cpp.
 
     Raises:
         DeviceMismatchError: `out` is on another device.
@@ -181,6 +188,11 @@ def like(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """A factory that takes a tensor's properties, and maybe another device; torch may name it by its substitute."""
     original = getattr(func, "__wrapped__", func)
     return make(lambda *args, **kwargs: call_plainly(original, args, kwargs), args, kwargs, with_model=True)
+
+
+def between(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """linspace or logspace with bounds on a GPU, whose result need not be there."""
+    return call_plainly(func, args, kwargs) if "out" in kwargs else make(func, args, kwargs, with_model=False)
 
 
 def moving(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -233,10 +245,13 @@ SPECIAL.update(
         torch.tensor_split: tensor_split,
         Tensor.tensor_split: tensor_split,
         torch._C._nn.pad_sequence: pad_sequence,
+        torch.cosine_similarity: cosine_similarity,
         **dict.fromkeys((torch.prod, Tensor.prod), with_waiting_backward("prod")),
         **dict.fromkeys((torch.cumprod, Tensor.cumprod, Tensor.cumprod_), with_waiting_backward("cumprod")),
         **dict.fromkeys((one for one in vars(torch.linalg).values() if isinstance(one, _Builtin)), with_out),
+        **dict.fromkeys((torch.tensordot, torch.inner, torch.diff, torch.norm, torch.special.ndtr), with_out),
         **{getattr(torch, name): like for name in LIKE},
+        **dict.fromkeys((torch.linspace, torch.logspace), between),
         Tensor.copy_: copy_,
         Tensor.__setitem__: setitem,
     }

@@ -124,33 +124,12 @@ def _both_compressed(arguments: Arguments) -> bool:
 
 
 _TESTS: dict[str, Callable[[Arguments], bool]] = {
-    "_local_scalar_dense": _always,
-    "nonzero": _always,
-    "masked_select": _always,
-    "_unique": _always,
-    "_unique2": _always,
-    "unique_dim": _always,
-    "unique_consecutive": _always,
-    "unique_dim_consecutive": _always,
-    "equal": _always,
-    "allclose": _always,
-    "linspace.Tensor_Tensor": _always,
-    "linspace.Tensor_Scalar": _always,
-    "linspace.Scalar_Tensor": _always,
-    "logspace.Tensor_Tensor": _always,
-    "logspace.Tensor_Scalar": _always,
-    "logspace.Scalar_Tensor": _always,
-    "bincount": _always,
-    "embedding_renorm_": _always,
-    "_linalg_check_errors": _always,
+    **dict.fromkeys(("_local_scalar_dense", "equal", "allclose", "_linalg_check_errors"), _always),  # a value
+    **dict.fromkeys(("nonzero", "masked_select", "bincount", "embedding_renorm_"), _always),  # a size
+    **dict.fromkeys(("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"), _always),
     # these check for errors within, as _linalg_check_errors does
-    "_linalg_eigh": _always,
-    "_linalg_svd": _always,
-    **dict.fromkeys(("linalg_eig", "linalg_eigvals"), _always),
-    "linalg_lstsq": _always,
-    "linalg_pinv.atol_rtol_tensor": _always,
-    "cholesky": _always,
-    "cholesky_inverse": _always,
+    **dict.fromkeys(("_linalg_eigh", "_linalg_svd", "linalg_eig", "linalg_eigvals"), _always),
+    **dict.fromkeys(("linalg_lstsq", "linalg_pinv.atol_rtol_tensor", "cholesky", "cholesky_inverse"), _always),
     **dict.fromkeys(("linalg_inv_ex", "linalg_cholesky_ex", "linalg_ldl_factor_ex"), _checks_errors),
     **dict.fromkeys(("linalg_lu_factor_ex", "_linalg_solve_ex"), _checks_errors),
     "linalg_matrix_exp": _always,  # sorts the matrices by their norms on the host
@@ -161,8 +140,7 @@ _TESTS: dict[str, Callable[[Arguments], bool]] = {
     "select.int": _in_sparse_part,
     "index_select": _in_sparse_part,
     "narrow_copy": _in_sparse_part,
-    "_sparse_softmax": _always,  # thrust gathers its rows
-    "_sparse_log_softmax": _always,
+    **dict.fromkeys(("_sparse_softmax", "_sparse_log_softmax"), _always),  # thrust gathers their rows
     "_sparse_sparse_matmul": _always,
     "bmm": lambda arguments: arguments["self"].layout is torch.sparse_coo,  # thrust finds where each matrix ends
     "segment_reduce": lambda arguments: arguments.get("lengths") is not None and not arguments.get("unsafe", False),
