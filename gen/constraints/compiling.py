@@ -122,7 +122,7 @@ def carry_out(model: Model, plan: Tree | Calls, worked: "Worked | None" = None) 
 
 def _bytes(constraints: Iterable[Constraint]) -> int:
     """How many bytes the constraints hold now; the number grows, as rows are made when they are first needed."""
-    return sum(one.automaton.nbytes() for one in constraints if one.automaton is not None)
+    return sum(one.automaton.nbytes for one in constraints if one.automaton is not None)
 
 
 @dataclass(frozen=True)

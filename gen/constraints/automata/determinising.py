@@ -57,9 +57,9 @@ class _Sets:
         self.accept, self.count = accept, nfa.states
         self._max_states, self._budget, self._size = max_states, budget, 0
         edges, silent = nfa.arrays()
+        self.one = np.arange(self.count, dtype=np.int32)
         self.members = self._closures(edges, silent, start)
         self._number: dict[frozenset[int], int] = {}
-        self.one = np.arange(self.count, dtype=np.int32)
         for state, members in self.members.items():
             self.one[state] = next(iter(members)) if len(members) == 1 else self._number.setdefault(members, state)
         edges[:, 3] = self.one[edges[:, 3]]
@@ -73,9 +73,13 @@ class _Sets:
         says, met = np.zeros((2, self.count), np.bool_)
         says[edges[:, 0]] = says[self.accept] = met[edges[:, 3]] = met[start] = True
         speaking = says.tolist()
-        first, after = adjacency(silent[:, 0], silent[:, 1], self.count)
+        source, target = silent.T
+        ways = np.bincount(source, minlength=self.count)
+        alias = (ways[source] == 1) & (ways[target] == 0) & ~says[source]  # most do no more than lead to one other
+        self.one[source[alias]] = target[alias]
+        met[source[alias]] = met[ways == 0] = False
+        first, after = adjacency(source, target, self.count)
         found: dict[int, frozenset[int]] = {}
-        met[np.diff(first) == 0] = False
         for state in np.flatnonzero(met).tolist():
             seen, todo = {state}, [state]
             while todo:

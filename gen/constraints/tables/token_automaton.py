@@ -56,6 +56,7 @@ class TokenAutomaton:
         start: the state at the beginning of a text.
         jumps: (states + 1, 2), for an automaton of thoughts, see `ThoughtAutomaton`; None for others.
         only: the token that alone may come in a state, for an automaton of thoughts.
+        nbytes: how many bytes it holds now, on all devices.
 
     Args:
         table: the automaton; or what was found before, for the same vocabulary.
@@ -73,6 +74,7 @@ class TokenAutomaton:
         self.table, self.needed = self.found.table, self.found.needed
         self.group_of, self._examples = self.found.group_of, self.found.examples
         self.row_bytes = -(-vocabulary.size // 8)
+        self.nbytes = self.table.next.nbytes + self.needed.nbytes + self.group_of.nbytes
         self.states = len(self.table.next) - 1
         self.least_tokens = int(self.needed[1])
         self.most_tokens = int(self.needed[self.needed < FAR].max())
@@ -140,18 +142,13 @@ class TokenAutomaton:
             if made is None:
                 if self._host_rows is None:
                     self._host_rows = HostRows(self.table, self.needed, self.vocabulary)
+                    self.nbytes += self._host_rows.nbytes
                 found = self._host_rows.of(int(self._examples[group]))
+                known = len(self._known_rows)
                 rows = [self._known_rows.setdefault(row.tobytes(), row) for row in found.kinds]
+                self.nbytes += (len(self._known_rows) - known) * self.row_bytes
                 made = self._rows[group] = rows, found.raised
             return made
-
-    def nbytes(self) -> int:
-        """How many bytes it holds now, on all devices."""
-        with self._lock:
-            rows = sum(row.nbytes for row in self._known_rows.values())
-            walked = 0 if self._host_rows is None else self._host_rows.nbytes
-            there: int = sum(tensor.nbytes for one in self._placed.values() for tensor in vars(one).values())
-        return int(self.table.next.nbytes + self.needed.nbytes + self.group_of.nbytes) + rows + walked + there
 
     def place(self, device: torch.device) -> Placed:
         """The automaton on a device, made once; on a CPU without its rows.
@@ -166,6 +163,7 @@ class TokenAutomaton:
                     self._placed[device] = placed(
                         self.table, self.needed, self.group_of, self._examples, self.vocabulary, device
                     )
+                self.nbytes += sum(tensor.nbytes for tensor in vars(self._placed[device]).values())
             return self._placed[device]
 
 

@@ -74,13 +74,13 @@ def test_however_many_nodes_are_looked_at_rows_are_the_same(monkeypatch: pytest.
 
 def test_it_counts_the_bytes_that_it_holds_by_now() -> None:
     automaton = TokenAutomaton(regex_table("[a-z]{3}|x*"), WORDY)
-    before = automaton.nbytes()
+    before = automaton.nbytes
     automaton.rows(1)
-    walked = automaton.nbytes()
+    walked = automaton.nbytes
     assert walked - before > 3 * automaton.row_bytes
     with virtual_gpus(2):
         placed = automaton.place(GPU1)
-        assert automaton.nbytes() - walked >= placed.rows.nbytes + placed.after.nbytes
+        assert automaton.nbytes - walked >= placed.rows.nbytes + placed.after.nbytes
 
 
 def unpacked(placed: Placed, size: int) -> "np.ndarray[Any, Any]":
