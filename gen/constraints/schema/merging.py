@@ -15,7 +15,6 @@ _WORK = 50  # of merging two parts
 _OBJECT = frozenset(("object",))
 _SAME_VALUE = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependencies", "dependentSchemas", "dependentRequired")
 
-
 Parts = tuple[Part, ...]
 
 
@@ -24,18 +23,17 @@ class Merger:
 
     Args:
         disjoint: whether no value that is written for the first part meets the second one.
+
+    Attributes:
+        references: of the root.
     """
 
     def __init__(self, root: Any, budget: Budget, disjoint: Callable[[Part, Part], bool]) -> None:
-        self._references, self._budget, self._disjoint = References(root), budget, disjoint
+        self.references, self._budget, self._disjoint = References(root), budget, disjoint
         self._known: dict[int, tuple[Any, Parts]] = {}
         self._open: list[int] = []
         self._met: dict[frozenset[int], tuple[list[Any], bool]] = {}
         self._looking = False
-
-    def opposite(self, schema: Any) -> dict[str, Any]:
-        """The schema that takes all values which a schema refuses: the same object each time."""
-        return self._references.opposite(schema)
 
     def all_of(self, schemas: Sequence[Any], path: str) -> Parts:
         """The parts of values that meet all of the schemas."""
@@ -60,12 +58,12 @@ class Merger:
         return known[1]
 
     def _merge(self, schema: dict[str, Any], path: str) -> Parts:
-        if "$ref" in schema and self._references.alone:
+        if "$ref" in schema and self.references.alone:
             # up to draft 7 keywords beside a $ref are ignored; gen reads properties, which closed objects may then have
             named = schema.get("properties", {})
             own = Part(properties=(Properties(named=named, matching={}),)) if isinstance(named, dict) else ANYTHING
             return self._cross((own,), self._referred(schema, path), path)
-        out: Parts = (own_part(self._references.own(schema), path),)
+        out: Parts = (own_part(self.references.own(schema), path),)
         for word in _SAME_VALUE:
             if word in schema:
                 out = self._keyword(out, word, schema[word], schema, path)
@@ -112,7 +110,7 @@ class Merger:
         return out
 
     def _referred(self, schema: dict[str, Any], path: str) -> Parts:
-        target = self._references.resolve(schema, path)
+        target = self.references.resolve(schema, path)
         if id(target) in self._open:
             raise Unsupported(f"$ref {schema['$ref'][:80]!r} at {path} refers to itself")
         self._open.append(id(target))
@@ -122,7 +120,7 @@ class Merger:
             self._open.pop()
 
     def _not(self, schema: Any, path: str) -> Parts:
-        ways = negated(schema, path, self._references)
+        ways = negated(schema, path, self.references)
         return _any([self._cross((one.part,), self.all_of(one.schemas, path), path) for one in ways])
 
     def _exclusive(self, out: Parts, each: list[Parts], schemas: list[Any], path: str) -> list[Parts]:

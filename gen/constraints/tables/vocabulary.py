@@ -32,7 +32,6 @@ NO_BYTE = 256
 _MARKS = range(0xF5, 0x100)
 """Bytes that UTF-8, and so every text, does not have: special tokens spell them."""
 
-
 Encode = Callable[[str], list[int]]
 
 

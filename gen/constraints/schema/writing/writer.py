@@ -229,8 +229,8 @@ class Writer(ABC):
         return self._merger.all_of(schemas, path)
 
     def opposite(self, schema: Any) -> dict[str, Any]:
-        """The schema that takes all values which a schema refuses."""
-        return self._merger.opposite(schema)
+        """The schema that takes all values which a schema refuses: the same object each time."""
+        return self._merger.references.opposite(schema)
 
     def texts(self, part: Part, path: str) -> Dfa | None:
         """The strings of a part, as texts over code points; None if there is none. Raises TooLarge."""
