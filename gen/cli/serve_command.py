@@ -11,7 +11,7 @@ import typer
 
 from gen.cli import options
 from gen.cli.options import option, with_options
-from gen.cli.printing import keep_stderr_tidy
+from gen.cli.terminal import keep_stderr_tidy
 from gen.cli.values import read_speculate
 from gen.errors import ArgumentError, GenError, ModelError, show_path
 
@@ -187,7 +187,11 @@ def serve_command(
         gc.collect()
         gc.freeze()  # these objects stay for good; without this every full collection would look through them
         if metrics_port is not None:
-            start_http_server(metrics_port, host, app.state.metrics.registry)
+            try:
+                metrics, _ = start_http_server(metrics_port, host, app.state.metrics.registry)
+            except OSError as error:
+                raise GenError(f"cannot listen on {host}:{metrics_port}, for metrics: {error}") from error
+            LOG.info("serves metrics on port %d.", metrics.server_port)
         told = ", ".join(f"{size / 1e6:.0f} MB for {what}" for what, size in app.state.served.memory().items())
         LOG.info("serves %s on %s, from %s; memory is at most %s.", ", ".join(names), at, loaded.placement, told)
         return app, engine

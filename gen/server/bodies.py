@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 30  # seconds until more of a body comes
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # how JSON may write a surrogate
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Body(BaseModel):
@@ -108,27 +107,16 @@ def read_fields(data: bytes) -> dict[str, Any]:
     """The JSON object in a body."""
     try:
         fields = json.loads(data.decode(), parse_constant=_no_number, parse_float=_number)
+        if _HALF.search(data):
+            json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = ord(error.object[error.start])
+        raise refused(f"the body has a text with half of a character, as \\u{half:04x}: a lone surrogate.") from None
     except (ValueError, RecursionError) as error:
         raise refused(f"the body is no JSON: {error}") from None
     if not isinstance(fields, dict):
         raise refused("the body must be a JSON object.")
-    if _HALF.search(data) and (half := _half(fields)):
-        raise refused(f"the body has a text with half of a character, as \\u{ord(half):04x}: a lone surrogate.")
     return fields
-
-
-def _half(fields: object) -> str | None:
-    """A lone surrogate in a text of some JSON; None if there is none."""
-    waiting = [fields]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            waiting += [*one.keys(), *one.values()]
-        elif isinstance(one, list):
-            waiting += one
-        elif isinstance(one, str) and (found := _SURROGATE.search(one)):
-            return found[0]
-    return None
 
 
 def _number(written: str) -> float:

@@ -1,4 +1,8 @@
-"""Compiles clients' schemas in processes of their own: they take neither the server's time nor its memory."""
+"""Compiles clients' schemas in processes of their own: they take neither the server's time nor its memory.
+
+One process has the vocabulary, and forks for each schema, so that none takes memory from the next. A fork's memory and
+its processor time are limited; after one second of processor time it lowers its priority.
+"""
 
 import asyncio
 import os
@@ -8,15 +12,18 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import send_handle
-from pickle import dumps
+from multiprocessing.reduction import recv_handle, send_handle
+from pickle import dumps, loads
 from threading import Lock
+from types import FrameType
 from typing import Any
 
-from gen.constraints.compiling import Worked, carry_out, compiled_before, portable, read_type
+import torch
+
+from gen.constraints.compiling import Worked, carry_out, compiled_before, portable, read_type, work_out
 from gen.constraints.composing.trees import Calls, Tree
-from gen.constraints.tables.vocabulary import vocabulary_of
-from gen.errors import ConstraintError, EngineClosed
+from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
+from gen.errors import ConstraintError, EngineClosed, GenError
 from gen.models.base import Model
 from gen.server.settings import CompileLimits
 
@@ -122,8 +129,6 @@ class Compiling:
             send_handle(self._requests, written.fileno(), self._process.pid)
 
     def _begin(self) -> None:
-        from gen.server.compile_process import compile_for  # it needs Linux
-
         context = get_context("spawn")
         self._requests, theirs = context.Pipe()
         self._process = context.Process(target=compile_for, args=(theirs, self._limits), daemon=True)
@@ -143,3 +148,55 @@ async def _readable(results: Connection) -> None:
         await comes.wait()
     finally:
         loop.remove_reader(number)
+
+
+def compile_for(requests: Connection, limits: CompileLimits) -> None:
+    """Fork for each plan that comes after the vocabulary, until no more come; with it comes where its result goes."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks to end
+    vocabulary: Vocabulary | None = None
+    while True:
+        try:
+            if vocabulary is None:
+                vocabulary = requests.recv()
+            plan = requests.recv_bytes()
+            handle = recv_handle(requests)
+        except (EOFError, OSError):  # the server is gone
+            return
+        if os.fork():
+            os.close(handle)
+            continue
+        try:
+            _compile(plan, vocabulary, limits, Connection(handle, readable=False))
+        finally:
+            os._exit(0)
+
+
+def _compile(plan: bytes, vocabulary: Vocabulary, limits: CompileLimits, results: Connection) -> None:
+    results.send(os.getpid())
+    import resource  # Linux has it
+
+    used = _address_space(resource.getpagesize())
+    resource.setrlimit(resource.RLIMIT_AS, (used + limits.memory, used + limits.memory))
+    resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
+    signal.signal(signal.SIGPROF, _step_back)
+    signal.setitimer(signal.ITIMER_PROF, 1.0)
+    try:
+        found = work_out(loads(plan), vocabulary)
+    except MemoryError:
+        results.send(None)
+    except GenError as error:
+        results.send(ConstraintError(str(error)))
+    else:
+        results.send(found)
+
+
+def _step_back(number: int, frame: FrameType | None) -> None:
+    with suppress(OSError):
+        os.nice(10)
+
+
+def _address_space(page: int) -> int:
+    """How many bytes this process has mapped."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * page

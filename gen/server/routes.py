@@ -18,7 +18,7 @@ from gen.server.errors import ApiError, ClientGone, in_anthropic_form, in_openai
 from gen.server.keys import Keys
 from gen.server.metrics import Metrics
 from gen.server.openapi import describe
-from gen.server.protocols.chat import ServedChatBody, chat
+from gen.server.protocols.chat import ChatBody, chat
 from gen.server.protocols.completions import CompletionBody, complete
 from gen.server.protocols.embeddings import (
     EmbedderBody,
@@ -37,11 +37,12 @@ from gen.server.settings import Settings
 from gen.server.texts import Texts
 from gen.server.writing import Asking, EventStream
 
-Handler = Callable[[Request], Awaitable[Response]]
+Answer = Response | EventStream
+Handler = Callable[[Request], Awaitable[Answer]]
 ErrorForm = Callable[[ApiError], dict[str, Any]]
 
 TEXTS: list[tuple[str, str, type[Body], Callable[..., Asking], ErrorForm]] = [
-    ("/v1/chat/completions", "chat", ServedChatBody, chat, in_openai_form),
+    ("/v1/chat/completions", "chat", ChatBody, chat, in_openai_form),
     ("/v1/completions", "completions", CompletionBody, complete, in_openai_form),
     ("/v1/responses", "responses", ResponsesBody, respond, in_openai_form),
     ("/v1/messages", "messages", MessagesBody, send_message, in_anthropic_form),
@@ -77,7 +78,7 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
             name: of the endpoint; None for one whose requests are not told.
         """
 
-        async def answer(request: Request) -> Response:
+        async def answer(request: Request) -> Answer:
             account = account_of(request)
             account.endpoint = name
             try:
@@ -98,7 +99,7 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
     def writing(body_type: type[Body], ask: Callable[..., Asking]) -> Handler:
         """A handler that answers with texts, whole or as a stream. All that it does counts in the request's time."""
 
-        async def handle(request: Request) -> Response:
+        async def handle(request: Request) -> Answer:
             account, wanted = account_of(request), served.under_way.request(settings.request_timeout)
             data = await wanted.result(read_body(request, settings.max_body_mb * 2**20))
 
@@ -185,7 +186,7 @@ def account_of(request: Request) -> Account:
 def _untold(handle: Handler) -> Handler:
     """A handler whose requests are neither counted nor logged."""
 
-    async def answer(request: Request) -> Response:
+    async def answer(request: Request) -> Answer:
         account_of(request).endpoint = None
         return await handle(request)
 

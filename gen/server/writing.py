@@ -1,23 +1,30 @@
-"""Answers: texts from the engine in the form of a protocol, whole or as a stream of events."""
+"""Answers: texts from the engine in the form of a protocol, whole or as a stream of events, and their usage."""
 
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
-
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gen.completions import Completion, StreamEvent
+from gen.errors import GenError
 from gen.server.accounts import Account
 from gen.server.errors import ApiError, ClientGone, told
 from gen.server.served import Asked
 from gen.server.texts import Ended, Texts
 from gen.server.waiting import Wanted
+from gen.tokens.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send  # jobs write answers without starlette
 
 _LAST = 5  # seconds that a stream's last event may take
+_OF_STREAMS = [  # their headers
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -58,24 +65,20 @@ class Asking:
     stream: bool
 
 
-class EventStream(Response):
-    """An answer as a stream, which goes on while its client wants it; an error is its last event.
+class EventStream:
+    """An answer as a stream, an ASGI application; it goes on while its client wants it. An error is its last event.
 
     Args:
         account: is told the status with which it ends: 200, or that of an error.
     """
 
-    media_type = "text/event-stream"
-
     def __init__(self, texts: Texts, writer: Writer, wanted: Wanted, account: Account) -> None:
         self._texts, self._writer, self._wanted, self._account = texts, writer, wanted, account
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-        del self.headers["content-length"]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        status, last = self.status_code, b""
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        status, last = 200, b""
         try:
-            await send({"type": "http.response.start", "status": status, "headers": self.raw_headers})
+            await send({"type": "http.response.start", "status": status, "headers": _OF_STREAMS})
             await self._wanted.result(self._send_events(send), receive)
         except ClientGone:
             status = 499
@@ -90,7 +93,7 @@ class EventStream(Response):
                 async with asyncio.timeout(_LAST):
                     await send({"type": "http.response.body", "body": last})
 
-    async def _send_events(self, send: Send) -> None:
+    async def _send_events(self, send: "Send") -> None:
         async with aclosing(self._events()) as written:
             async for events in written:
                 if piece := "".join(events):
@@ -108,11 +111,39 @@ class EventStream(Response):
         yield writer.close([made[number] for number in sorted(made)], self._texts.prompt_tokens)
 
 
-def dumps(value: object) -> str:
-    """JSON on one line, with characters beyond ASCII as they are."""
-    return _JSON.encode(value)
-
-
 def event(value: object, name: str = "") -> str:
-    """A server-sent event."""
-    return f"event: {name}\ndata: {dumps(value)}\n\n" if name else f"data: {dumps(value)}\n\n"
+    """A server-sent event, with characters beyond ASCII as they are."""
+    data = f"data: {_JSON.encode(value)}\n\n"
+    return f"event: {name}\n{data}" if name else data
+
+
+def usage_of(made: Sequence[Completion], prompt_tokens: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The usage in the form of OpenAI's completions and chat completions."""
+    new = sum(len(one.token_ids) for one in made)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": new,
+        "total_tokens": prompt_tokens + new,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens(made, prompt_tokens)},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens(made, tokenizer)},
+    }
+
+
+def cached_tokens(made: Sequence[Completion], prompt_tokens: int) -> int:
+    """How many tokens of prompts were in the KV cache already; a prompt of several texts counts once."""
+    return min(sum(one.cached_tokens for one in made), prompt_tokens)
+
+
+def reasoning_tokens(made: Sequence[Completion], tokenizer: Tokenizer) -> int:
+    """How many tokens the thoughts have."""
+    return sum(one.reasoning_tokens or len(tokenizer.encode_plain(one.reasoning)) for one in made if one.reasoning)
+
+
+def receipt_of(completion: Completion, *, asked: bool) -> dict[str, Any]:
+    """The fields that say how a text was made, if they are asked for: its receipt, or why it has none."""
+    if not asked:
+        return {}
+    try:
+        return {"receipt": asdict(completion.receipt)}
+    except GenError as error:
+        return {"receipt": None, "receipt_error": str(error)}

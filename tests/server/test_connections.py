@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gen.server.connections import MOST_HEAD, PATIENCE, bounded
+from gen.server.process import MOST_HEAD, PATIENCE, bounded
 
 PARSERS = {"h11": H11Protocol, "httptools": HttpToolsProtocol}
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"

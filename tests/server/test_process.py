@@ -1,6 +1,7 @@
 """The process of `gen serve`: it answers before the model is loaded, and ends in the way that a signal asks for."""
 
 import asyncio
+import gc
 import http.client
 import json
 import re
@@ -19,13 +20,13 @@ from typer.testing import CliRunner
 
 import gen
 from gen.cli.commands import app
-from gen.server.connections import MOST_HEAD
-from gen.server.process import Process, listen
+from gen.server.process import MOST_HEAD, Process, listen
 from tests.helpers.engines import GatedModel
+from tests.server.client import Client
 
 LOADING = """
 import signal, sys, threading
-from gen.server.connections import MOST_HEAD
+from gen.server.process import MOST_HEAD
 from gen.server.process import Process, listen
 listening = listen("127.0.0.1", 0)
 def load():
@@ -232,3 +233,31 @@ def test_it_says_where_it_listens_and_warns_where_others_may_use_it(
     result = CliRunner().invoke(app, ["serve", "demo", "--host", host, "--port", "0", *options])
     assert result.exit_code == 0 and f"gen: listens on http://{host}:" in result.stderr
     assert ("everybody who reaches" in result.stderr) == warns
+
+
+def test_metrics_have_a_port_of_their_own_without_a_key(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[tuple[int, str]] = []
+
+    def run(process: Process, listening: socket.socket) -> int:
+        with listening:
+            server, engine = process._load()
+        with engine:
+            [port] = re.findall(r"metrics on port (\d+)", caplog.text)
+            answers.append((Client(server).get("/metrics").status, ""))
+            connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
+            with closing(connection):
+                connection.request("GET", "/metrics")
+                with connection.getresponse() as answer:
+                    answers.append((answer.status, answer.read().decode()))
+            with pytest.raises(gen.GenError, match=f"cannot listen on 127.0.0.1:{port}, for metrics"):
+                CliRunner().invoke(app, [*command[:-1], port], catch_exceptions=False)
+        return 0
+
+    command = ["serve", "demo", "--port", "0", "--api-key", "secret", "--metrics-port", "0"]
+    monkeypatch.setattr(Process, "run", run)
+    assert CliRunner().invoke(app, command).exit_code == 0
+    gc.unfreeze()
+    (refused, _), (status, text) = answers
+    assert (refused, status) == (401, 200) and 'vllm:num_requests_running{model_name="demo"} 0.0' in text

@@ -8,7 +8,7 @@ import pytest
 import gen
 from gen.errors import EngineClosed
 from gen.server.errors import told
-from gen.server.protocols.chat import ServedChatBody
+from gen.server.protocols.chat import ChatBody
 from gen.server.protocols.completions import CompletionBody
 from tests.helpers.engines import GatedModel
 from tests.server.client import Client, Reply, until
@@ -21,7 +21,7 @@ def error_of(reply: Reply) -> Any:
     return reply.json["error"]
 
 
-@pytest.mark.parametrize("path, body", [(CHAT, ServedChatBody), (TEXT, CompletionBody)])
+@pytest.mark.parametrize("path, body", [(CHAT, ChatBody), (TEXT, CompletionBody)])
 def test_fields_that_would_change_the_text_are_refused_by_name(path: str, body: Any, client: Client) -> None:
     known = {"messages": HELLO} if path == CHAT else {"prompt": "One"}
     assert "logits_processors" in body.refused

@@ -18,7 +18,7 @@ from gen.offline.rows import Row
 from gen.requests.settings import Settings
 from gen.samplers import MultinomialSampler, Sampler
 from gen.server.errors import in_openai_form, refused, told
-from gen.server.protocols.chat_bodies import ChatBody, read_chat, whole_chat
+from gen.server.protocols.chat import ChatBody, read_chat, whole_chat
 from gen.server.texts import Ended
 
 
@@ -51,8 +51,9 @@ def read_body(model: Model, body: Mapping[str, Any], usual: Sampler | None, know
         known: unknown fields that were reported already; newly reported ones are added.
     """
     fields = ChatBody.read(body)
-    if fields.stream:
-        raise refused("stream: the answers of a job are whole; leave it out.", "stream")
+    if fields.stream or fields.prompt_logprobs is not None:
+        name = "stream" if fields.stream else "prompt_logprobs"
+        raise refused(f"{name} is for gen serve, and jobs have no such answers; leave it out.", name)
     for name in {*fields.ignored} - known:
         known.add(name)
         say(f"bodies have a field {name!r}, which nobody knows; it is left out.")

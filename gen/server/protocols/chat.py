@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`, OpenAI's."""
+"""`/v1/chat/completions`, OpenAI's; jobs read bodies and write whole answers with it, too."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,31 +6,188 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 import gen
-from gen.completions import Completion, StreamEvent
+from gen.completions import Completion, StreamEvent, ToolCallDelta
+from gen.models.base import Model
+from gen.server.conversations import asked_of_chat, clients_template, read_messages, thinking, turn_of
 from gen.server.errors import ApiError, in_openai_form, refused
-from gen.server.likelihoods import in_prompt_form, likely_prompt
-from gen.server.output_types import new_id
-from gen.server.protocols.chat_bodies import ChatBody, call_of, finished, logprobs_of, read_chat, thought, whole_chat
-from gen.server.served import Served
+from gen.server.likelihoods import in_chat_form, in_prompt_form, likely_prompt, likely_tokens
+from gen.server.output_types import new_id, read_tools, type_of_format, type_of_structure
+from gen.server.sampling import NOT_SUPPORTED, SamplingFields
+from gen.server.served import Asked, Served
 from gen.server.texts import Ended, Texts
-from gen.server.usage import usage_of
-from gen.server.writing import Asking, event
+from gen.server.writing import Asking, event, receipt_of, usage_of
+from gen.tokens.thoughts import Thinking
+from gen.tokens.tokenizers import Tokenizer
+
+FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
 
 
-class ServedChatBody(ChatBody):
-    """The fields of a request, with those that jobs do not take."""
+class StreamOptions(BaseModel):
+    """What a stream has besides the texts."""
+
+    include_usage: bool = False
+
+
+class ChatBody(SamplingFields):
+    """The fields of a request."""
 
     refused: ClassVar[Mapping[str, object]] = {
-        name: value for name, value in ChatBody.refused.items() if name != "prompt_logprobs"
+        **{name: value for name, value in NOT_SUPPORTED.items() if name != "prompt_logprobs"},
+        "audio": None,
+        "echo": False,
+        "function_call": "none",
+        "functions": None,
+        "modalities": ["text"],
+        "verbosity": "medium",
+        "web_search_options": None,
     }
 
+    messages: list[Any]
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
+    n: Annotated[int, Field(ge=1)] = 1
+    return_receipt: bool = False
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool = True
+    reasoning_effort: str | None = None
+    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None
+    stream_options: StreamOptions | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    # known fields that mean nothing for one model on one machine
+    metadata: Any = None
+    prediction: Any = None
+    prompt_cache_key: Any = None
+    safety_identifier: Any = None
+    service_tier: Any = None
+    store: Any = None
+    user: Any = None
 
 
-def chat(served: Served, body: ServedChatBody) -> Asking:
+def read_chat(model: Model, body: ChatBody, most_kb: float) -> tuple[Asked, str]:
+    """What a body asks for, and the finish_reason of texts that end with calls of tools.
+
+    Args:
+        most_kb: how large schemas and tools may be, in KiB.
+    """
+    if body.top_logprobs is not None and not body.logprobs:
+        raise refused("top_logprobs need logprobs=true; give both.", "top_logprobs")
+    messages = read_messages(body.messages)
+    template, thinks = _template_arguments(model, body, messages)
+    tools = read_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls, most_kb=most_kb)
+    asked = asked_of_chat(
+        model,
+        body,
+        messages,
+        tools=tools,
+        output_type=_output_type(body, most_kb),
+        template=template,
+        thinks=body.thinking_token_budget if body.thinking_token_budget is not None else thinks,
+        cap=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+        n=body.n,
+        top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+    )
+    return asked, "tool_calls" if tools and not tools.names_one else "stop"
+
+
+def whole_chat(
+    tokenizer: Tokenizer, body: ChatBody, ended: Sequence[Ended], prompt_tokens: int, called: str
+) -> dict[str, Any]:
+    """The answer without the fields of `ChatWriter` that come first, such as its id.
+
+    Args:
+        called: the finish_reason of texts that end with calls of tools.
+    """
+    return {
+        "object": "chat.completion",
+        "choices": [_choice(tokenizer, body, number, one, called) for number, one in enumerate(ended)],
+        "usage": usage_of([one.completion for one in ended], prompt_tokens, tokenizer),
+    }
+
+
+def _choice(tokenizer: Tokenizer, body: ChatBody, number: int, ended: Ended, called: str) -> dict[str, Any]:
+    said, calls = ended.said, list[dict[str, Any]]()
+    for one in said.tool_calls:
+        if one.name is not None:
+            calls.append(call_of(one))
+        else:
+            calls[one.number]["function"]["arguments"] += one.arguments
+    content = said.text or (None if calls else "")
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": content,
+        "refusal": None,
+    }
+    if calls:
+        message["tool_calls"] = calls
+    return {
+        "index": number,
+        "message": message | thought(said.reasoning),
+        "logprobs": logprobs_of(tokenizer, body, said),
+        **finished(body, ended.completion, called if calls else "stop"),
+    }
+
+
+def call_of(delta: ToolCallDelta) -> dict[str, Any]:
+    """A piece of a call; the call's first piece has the name and an id."""
+    function = {"arguments": delta.arguments}
+    if delta.name is None:
+        return {"function": function}
+    return {"id": delta.id or new_id("call_"), "type": "function", "function": {"name": delta.name, **function}}
+
+
+def finished(body: ChatBody, completion: Completion, called: str) -> dict[str, Any]:
+    """The fields that say how a text has ended.
+
+    Args:
+        called: the finish_reason if the text has ended by itself.
+    """
+    reason = FINISHED[completion.finish_reason or "length"]
+    return {
+        "finish_reason": called if reason == "stop" else reason,
+        "stop_reason": completion.stop_reason,
+        **receipt_of(completion, asked=body.return_receipt),
+    }
+
+
+def logprobs_of(tokenizer: Tokenizer, body: ChatBody, new: StreamEvent) -> dict[str, Any] | None:
+    """The log-probabilities of an event's tokens; None if not asked for."""
+    return in_chat_form(tokenizer, likely_tokens(new)) if body.logprobs else None
+
+
+def thought(reasoning: str) -> dict[str, Any]:
+    """What the model has thought, under both names that servers use for it."""
+    return {"reasoning_content": reasoning, "reasoning": reasoning} if reasoning else {}
+
+
+def _template_arguments(
+    model: Model, body: ChatBody, messages: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], Thinking]:
+    begin = body.add_generation_prompt if body.add_generation_prompt is not None else not body.continue_final_message
+    thoughts, thinks = thinking(model.tokenizer, body.reasoning_effort, "reasoning_effort")
+    turn = turn_of(messages, begin, body.continue_final_message)
+    return thoughts | clients_template(body.chat_template_kwargs) | turn, thinks
+
+
+def _output_type(body: ChatBody, most_kb: float) -> Any:
+    if body.response_format is not None and body.structured_outputs is not None:
+        raise refused("a text has one output type; give response_format or structured_outputs.", "structured_outputs")
+    if body.structured_outputs is not None:
+        return type_of_structure(body.structured_outputs, most_kb)
+    return type_of_format(body.response_format, "response_format", most_kb)
+
+
+def chat(served: Served, body: ChatBody) -> Asking:
     """What a conversation asks for."""
     name = served.name_of(body.model)
     asked, called = read_chat(served.model, body, served.settings.max_schema_kb)
@@ -47,7 +204,7 @@ class ChatWriter:
         called: the finish_reason of texts that end with calls of tools.
     """
 
-    def __init__(self, served: Served, body: ServedChatBody, name: str, texts: Texts, called: str) -> None:
+    def __init__(self, served: Served, body: ChatBody, name: str, texts: Texts, called: str) -> None:
         self._tokenizer, self._body, self._texts, self._called = served.model.tokenizer, body, texts, called
         self._calls: set[int] = set()  # the numbers of texts that call tools
         self._with_usage = body.stream_options is not None and body.stream_options.include_usage

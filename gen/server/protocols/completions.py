@@ -12,12 +12,11 @@ from gen.errors import show
 from gen.server.errors import ApiError, in_openai_form, refused
 from gen.server.likelihoods import Likely, in_prompt_form, in_text_form, likely_prompt, likely_tokens, text_of
 from gen.server.output_types import new_id, type_of_format, type_of_structure
-from gen.server.protocols.chat_bodies import FINISHED, StreamOptions
+from gen.server.protocols.chat import FINISHED, StreamOptions
 from gen.server.sampling import NOT_SUPPORTED, SamplingFields
 from gen.server.served import Asked, Served
 from gen.server.texts import Ended, Texts, as_event
-from gen.server.usage import receipt_of, usage_of
-from gen.server.writing import Asking, event
+from gen.server.writing import Asking, event, receipt_of, usage_of
 from gen.tokens.tokenizers import Tokenizer
 
 

@@ -15,8 +15,7 @@ from gen.server.output_types import new_id, read_tools, type_of_format
 from gen.server.sampling import NOT_SUPPORTED, Number, SamplingFields
 from gen.server.served import Asked, Served
 from gen.server.texts import Ended
-from gen.server.usage import cached_tokens
-from gen.server.writing import Asking, event
+from gen.server.writing import Asking, cached_tokens, event
 from gen.tokens.thoughts import Thinking
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
