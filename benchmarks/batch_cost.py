@@ -63,7 +63,7 @@ def _measured(rows: list[dict[str, Any]], at_once: int, arguments: argparse.Name
     with tempfile.TemporaryDirectory() as name:
         folder, source = Path(name) / "out", Path(name) / "rows.jsonl"
         source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        settings: Any = {"rows": at_once, "seed": SEED, "eos_token_id": [], "devices": "cpu", "progress": False}
+        settings: Any = {"batch_size": at_once, "seed": SEED, "eos_token_id": [], "devices": "cpu", "progress": False}
         gen.run_batch(source, folder, model=arguments.model, **settings)
         manifest, digest = read_manifest(folder)
         begin = time.process_time()
@@ -77,13 +77,13 @@ def _measured(rows: list[dict[str, Any]], at_once: int, arguments: argparse.Name
             times["call"].append(time.process_time() - begin)
             vars(worker)["_model"].idle.take()  # as after its start
             begin = time.process_time()
-            for number in range(len(manifest.shards)):
+            for number in range(len(manifest.parts)):
                 worker.run(folder, digest, number)
             times["job"].append(time.process_time() - begin)
     return {
         "rows": len(rows),
         "at once": at_once,
-        "parts": len(manifest.shards),
+        "parts": len(manifest.parts),
         "new tokens": sum(row["max_new_tokens"] for row in rows),
         "call, s": round(spread(times["call"]).median, 2),
         "job, s": round(spread(times["job"]).median, 2),

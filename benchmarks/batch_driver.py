@@ -1,9 +1,9 @@
-"""What a job's driver costs: its memory for a million rows, its CPU for each shard, and what reading a shard costs.
+"""What a job's driver costs: its memory for a million rows, its CPU for each part, and what reading a part costs.
 
     python -m benchmarks.batch_driver --rows 1000000 --workers 1 10 100 1000
 
 The workers are only simulated, by threads that wait and then answer as a worker does. The driver runs in a process
-without torch. The first and the last shard are read equally often, in turns.
+without torch. The first and the last part are read equally often, in turns.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from gen.offline.manifest import NAME, read_manifest
 from gen.offline.parts import meta_path
 
 AT_ONCE, A_SHARD = 64, 512
-WAIT = 0.05  # seconds that a simulated worker needs for a shard
+WAIT = 0.05  # seconds that a simulated worker needs for a part
 
 
 class Pretended:
@@ -33,10 +33,10 @@ class Pretended:
         if "task" in asked:
             time.sleep(WAIT)
             counts = {"rows": A_SHARD, "failed": 0, "tokens": 100 * A_SHARD}
-            meta_path(Path(asked["folder"]), asked["task"]["shard"]).write_text(json.dumps(counts))
+            meta_path(Path(asked["folder"]), asked["task"]["part"]).write_text(json.dumps(counts))
             return {**counts, "good": 0}
         facts = {"fingerprint": {}, "schema": None, "sources": {}, "versions": _versions()}
-        return {"rows": AT_ONCE, "devices": ["cpu"], **facts}
+        return {"batch_size": AT_ONCE, "devices": ["cpu"], **facts}
 
     def end(self) -> None:
         """Do nothing: there is nothing to end."""
@@ -73,18 +73,18 @@ def _run(folder: Path, workers: int) -> dict[str, Any]:
     out, devices = folder / f"out{workers}", ["cpu"] * workers
     begin = time.process_time()
     run_batch(
-        folder / "rows.jsonl", out, model="demo", devices=devices, dry_run=True, shard_rows=A_SHARD, progress=False
+        folder / "rows.jsonl", out, model="demo", devices=devices, dry_run=True, part_rows=A_SHARD, progress=False
     )
     planning = time.process_time() - begin
     begin, wall = time.process_time(), time.perf_counter()
-    run_batch(folder / "rows.jsonl", out, model="demo", devices=devices, shard_rows=A_SHARD, progress=False)
+    run_batch(folder / "rows.jsonl", out, model="demo", devices=devices, part_rows=A_SHARD, progress=False)
     seconds, wall = time.process_time() - begin - planning, time.perf_counter() - wall
-    shards = len(read_manifest(out)[0].shards)
+    parts = len(read_manifest(out)[0].parts)
     return {
         "workers": workers,
-        "shards": shards,
+        "parts": parts,
         "planning, s of CPU": round(planning, 2),
-        "ms of CPU a shard": round(1000 * seconds / shards, 3),
+        "ms of CPU a part": round(1000 * seconds / parts, 3),
         "wall, s": round(wall, 1),
         "most memory, MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "manifest, MB": round((out / NAME).stat().st_size / 1e6, 2),
@@ -93,21 +93,21 @@ def _run(folder: Path, workers: int) -> dict[str, Any]:
 
 
 def _reading(out: Path) -> dict[str, float]:
-    """Milliseconds that it takes to read the first and the last shard."""
+    """Milliseconds that it takes to read the first and the last part."""
     manifest, _ = read_manifest(out)
-    last = max(number for number, shard in enumerate(manifest.shards) if shard[-1] == A_SHARD)
+    last = max(number for number, part in enumerate(manifest.parts) if part[-1] == A_SHARD)
     times: Mapping[int, list[float]] = {0: [], last: []}
     for _ in range(21):
         for number, taken in times.items():
             begin = time.process_time()
-            manifest.shard(out, number)
+            manifest.rows_of(out, number)
             taken.append(1000 * (time.process_time() - begin))
     first, end = (statistics.median(taken) for taken in times.values())
-    return {"first shard, ms": round(first, 3), "last shard, ms": round(end, 3), "ratio": round(end / first, 3)}
+    return {"first part, ms": round(first, 3), "last part, ms": round(end, 3), "ratio": round(end / first, 3)}
 
 
 def _versions() -> dict[str, str]:
-    from gen.offline.manifest import versions
+    from gen.offline.unchanged import versions
 
     return versions()
 

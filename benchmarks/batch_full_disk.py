@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _run(rows: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    options = ["--devices", "cpu", "--rows", 16, "--shard-rows", 30, "--seed", 1, "--max-new-tokens", 60]
+    options = ["--devices", "cpu", "--batch-size", 16, "--part-rows", 30, "--seed", 1, "--max-new-tokens", 60]
     command = [sys.executable, "-m", "gen", "batch", "run", rows, out, *options]
     return subprocess.run([*map(str, command)], capture_output=True, text=True)
 

@@ -8,7 +8,7 @@ parts are byte for byte those of one undisturbed process.
 
 Most of a process's time goes into importing torch. So the processes are forks of this one, which has imported it; their
 code, pipes and deaths are the same as with the command. With `--start command` they are started as the command does it.
-With `--engine ray` the workers are actors of a cluster of two nodes with a CPU each.
+With `--executor ray` the workers are actors of a cluster of two nodes with a CPU each.
 """
 
 import argparse
@@ -109,7 +109,7 @@ class Kills:
 
     def begin(self, out: str, options: Sequence[str]) -> Any:
         """Start a driver."""
-        settings = ["--rows", ROWS_AT_ONCE, "--shard-rows", ROWS_A_SHARD, "--seed", 5]
+        settings = ["--batch-size", ROWS_AT_ONCE, "--part-rows", ROWS_A_SHARD, "--seed", 5]
         words = ["batch", "run", "rows.jsonl", out, *map(str, settings), *options]
         if self.forks:
             return Forked(partial(_run_command, self.folder, words))
@@ -174,23 +174,23 @@ def parts(folder: Path) -> dict[str, bytes]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--engine", choices=_WORKER, default="local")
+    parser.add_argument("--executor", choices=_WORKER, default="local")
     parser.add_argument("--start", choices=["fork", "command"], default="fork")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the report there")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    forks = arguments.engine == "local" and arguments.start == "fork"
+    forks = arguments.executor == "local" and arguments.start == "fork"
     if forks:
         _import_all()
     options = ["--devices", "cpu,cpu"]
-    if arguments.engine == "ray":
-        options = ["--engine", "ray", "--ray-address", _cluster()]
+    if arguments.executor == "ray":
+        options = ["--executor", "ray", "--ray-address", _cluster()]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rows = [{"prompt": f"Once upon a time {number}", "max_new_tokens": 4 + number} for number in range(ROWS)]
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        kills = Kills(folder, arguments.engine, options, forks, random.Random(arguments.seed))
+        kills = Kills(folder, arguments.executor, options, forks, random.Random(arguments.seed))
         assert kills.begin("quiet", ["--devices", "cpu"]).wait() == 0
         expected = parts(folder / "quiet")
         begin = time.monotonic()
@@ -204,7 +204,7 @@ def main() -> None:
     if arguments.json:
         equal = {"runs": arguments.runs, "runs with equal parts": arguments.runs, "parts of a run": len(expected)}
         started = "fork" if forks else "command"
-        report = {"engine": arguments.engine, "start": started, **equal, "killed": dict(kills.killed)}
+        report = {"executor": arguments.executor, "start": started, **equal, "killed": dict(kills.killed)}
         write_json(arguments.json, {"machine": machine(), **report})
 
 
@@ -212,10 +212,10 @@ def _import_all() -> None:
     """What a worker imports, so that its forks need not."""
     import transformers
 
-    import gen.offline.worker.process
+    import gen.offline.worker.worker
 
     gen.load("demo", device="cpu")
-    assert transformers and gen.offline.worker.process
+    assert transformers and gen.offline.worker.worker
 
 
 def _cluster() -> str:

@@ -87,7 +87,7 @@ def job(lines: list[Any], again: int = 0, name: str = "in.jsonl", **given: Any) 
     with TemporaryDirectory() as folder:
         source, out = Path(folder) / name, Path(folder) / "out"
         source.write_text("".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in lines))
-        how: dict[str, Any] = {"model": "demo", "devices": ["cpu"], "seed": 3, "rows": 2, "shard_rows": 3}
+        how: dict[str, Any] = {"model": "demo", "devices": ["cpu"], "seed": 3, "batch_size": 2, "part_rows": 3}
         for _ in range(again + 1):
             report = gen.run_batch(source, out, **(how | {"max_new_tokens": 8, "progress": False} | given))
         made = [json.loads(line) for part in report.parts for line in part.read_text().splitlines()]
@@ -139,8 +139,8 @@ def jobs() -> Cases:
     for rows in (["{"], ["[]"], [{"x": 1}], [{"prompt": 5}], [ROWS[0], ROWS[0]], [{"prompt": "a", "seed": -1}], []):
         yield job(rows)
     for more in (
-        {"rows": 0},
-        {"engine": "x"},
+        {"batch_size": 0},
+        {"executor": "x"},
         {"format": "x"},
         {"seed": -1},
         {"model": "/nowhere"},

@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"gen: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ArgumentError) else 1)
     except OSError as error:  # such as a full disk
-        from gen.cli.printing import forget_output
+        from gen.cli.terminal import forget_output
 
         forget_output()
         print(f"gen: {error}", file=sys.stderr)

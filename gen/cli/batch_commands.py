@@ -2,6 +2,7 @@
 
 import json
 import signal
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from gen.cli.options import TextsOptions, option, with_options
-from gen.cli.printing import say
+from gen.cli.terminal import say
 from gen.cli.values import choose_output_type
 from gen.errors import ArgumentError, GenError
 
@@ -27,6 +28,38 @@ Out = Annotated[Path, typer.Argument(metavar="OUT", help="The job's folder.")]
 _job = partial(option, "Job")
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """Arguments of `gen.run_batch`, by their names."""
+
+    devices: Annotated[
+        str | None, _job('Such as "cuda:0,cuda:1". If you give none: every CUDA device, or else the CPU.', "DEVICES")
+    ] = None
+    executor: Annotated[str, _job('"local": processes of this machine; "ray": actors of a cluster.', "EXECUTOR")] = (
+        "local"
+    )
+    ray_address: Annotated[
+        str | None, _job("The Ray cluster. If you give none: one that starts on this machine.", "ADDRESS")
+    ] = None
+    batch_size: Annotated[int | None, _job("Run N rows at once on each device.", "N", min=1)] = None
+    part_rows: Annotated[int | None, _job("Write N rows into each part.", "N", min=1)] = None
+    prompt_template: Annotated[
+        str | None, _job('Make a prompt of each row\'s columns, such as "Classify: {text}".', "TEXT")
+    ] = None
+    retry_failed: Annotated[bool, _job("Make parts with failed rows again.", None, "--retry-failed")] = False
+    drafts: Annotated[
+        str | None, _job("Take the texts of an earlier job as drafts, by the ids of rows.", "OLD_OUT")
+    ] = None
+    retries: Annotated[
+        int, _job("Ask a chat up to N times again where a validator of the class refuses the value.", "N", min=0)
+    ] = 0
+    receipts: Annotated[bool, _job("Write a receipt into each result, to verify it later.", None, "--receipts")] = False
+    dry_run: Annotated[bool, _job("Check everything, and run nothing.", None, "--dry-run")] = False
+    top_logprobs: Annotated[
+        int | None, option("Output", "Give the model's N likeliest tokens at each place.", "N", min=0)
+    ] = None
+
+
 @app.command("run", short_help="Begin a job, or go on with it.")
 @with_options
 def run_command(
@@ -38,29 +71,7 @@ def run_command(
         ),
     ],
     *,
-    devices: Annotated[
-        str | None, _job('Such as "cuda:0,cuda:1". If you give none: every CUDA device, or else the CPU.', "DEVICES")
-    ] = None,
-    engine: Annotated[str, _job('"local": processes of this machine; "ray": actors of a cluster.', "ENGINE")] = "local",
-    ray_address: Annotated[
-        str | None, _job("The Ray cluster. If you give none: one that starts on this machine.", "ADDRESS")
-    ] = None,
-    rows: Annotated[int | None, _job("Run N rows at once on each device.", "N", min=1)] = None,
-    shard_rows: Annotated[int | None, _job("Write N rows into each part.", "N", min=1)] = None,
-    prompt_template: Annotated[
-        str | None, _job('Make a prompt of each row\'s columns, such as "Classify: {text}".', "TEXT")
-    ] = None,
-    retry_failed: Annotated[bool, _job("Make parts with failed rows again.", None, "--retry-failed")] = False,
-    drafts: Annotated[
-        str | None, _job("Take the texts of an earlier job as drafts, by the ids of rows.", "OLD_OUT")
-    ] = None,
-    retries: Annotated[
-        int, _job("Ask a chat up to N times again where a validator of the class refuses the value.", "N", min=0)
-    ] = 0,
-    receipts: Annotated[
-        bool, _job("Write a receipt into each result, to verify it later.", None, "--receipts")
-    ] = False,
-    dry_run: Annotated[bool, _job("Check everything, and run nothing.", None, "--dry-run")] = False,
+    job: JobOptions,
     type_: Annotated[
         str | None,
         option(
@@ -69,9 +80,6 @@ def run_command(
     ] = None,
     asked: TextsOptions,
     as_json: Annotated[bool, option("Output", "Print the report as a JSON object.", None, "--json")] = False,
-    top_logprobs: Annotated[
-        int | None, option("Output", "Give the model's N likeliest tokens at each place.", "N", min=0)
-    ] = None,
 ) -> None:
     """Continue the prompts of all rows, and write their texts into parts in the job's folder.
 
@@ -88,26 +96,15 @@ def run_command(
             places[-1],
             model=asked.model,
             output_type=choose_output_type(asked.schema, asked.regex, asked.choice, type_),
-            devices=devices,
             dtype=asked.dtype,
             context_length=asked.context_length,
-            engine=engine,  # type: ignore[arg-type]  # run_batch checks it
-            ray_address=ray_address,
-            rows=rows,
-            shard_rows=shard_rows,
-            prompt_template=prompt_template,
-            retry_failed=retry_failed,
-            drafts=drafts,
-            retries=retries,
-            receipts=receipts,
-            dry_run=dry_run,
-            top_logprobs=top_logprobs,
+            **vars(job),
             **asked.settings(),
         )
     except KeyboardInterrupt:
         typer.echo("gen: interrupted; the same command goes on where it stopped.", err=True)
         raise
-    if dry_run:
+    if job.dry_run:
         return
     told = {"rows": report.rows, "failed": report.failed, "tokens": report.tokens}
     if as_json:

@@ -12,12 +12,10 @@ from tqdm import tqdm
 
 import gen
 from gen.cli import batch_commands, options
-from gen.cli.inputs import Given, read_prompts
-from gen.cli.model_commands import convert_command, doctor_command
+from gen.cli.checking_commands import convert_command, diff_command, doctor_command, score_command, verify_command
 from gen.cli.options import TextOptions, TextsOptions, with_options
-from gen.cli.printing import say
 from gen.cli.serve_command import serve_command
-from gen.cli.text_commands import diff_command, score_command, verify_command
+from gen.cli.terminal import Given, read_prompts, say
 from gen.cli.values import check_top_logprobs, read_output_type, read_pictures
 from gen.errors import ArgumentError
 from gen.offline.described import made_sampler

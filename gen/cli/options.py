@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from gen.cli.printing import check_output, keep_stderr_tidy
+from gen.cli.terminal import check_output, keep_stderr_tidy
 from gen.cli.values import choose_sampler, read_speculate, unescape
 from gen.errors import ArgumentError
 from gen.runtime import cpu_threads

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gen.errors import ArgumentError, ConstraintError, show, show_path
-from gen.offline.described import describe_type, imported, made_type
+from gen.offline.described import describe_type, described_call, imported, made_type
 
 if TYPE_CHECKING:
     from PIL import Image as Pictures
@@ -83,13 +83,13 @@ def choose_output_type(
             text = schema.read_text(encoding="utf-8-sig")  # Windows puts a byte order mark before UTF-8
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(f"--schema {show_path(schema)} cannot be read: {error}") from error
-        return {"json_schema": text}
+        return described_call("json_schema", schema=text)
     if regex is not None:
-        return {"regex": regex}
+        return described_call("regex", pattern=regex)
     if type_ is not None:
         sys.path.insert(0, "")  # the folder in which the command runs
         return describe_type(imported(type_))
-    return {"choice": choice} if choice else None
+    return described_call("choice", options=choice) if choice else None
 
 
 def read_speculate(choice: Literal["auto", "on", "off"]) -> "gen.Speculation | Literal['auto', False]":

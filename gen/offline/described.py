@@ -1,11 +1,13 @@
 """Samplers, output types and speculation as JSON, for a manifest, and back.
 
-Example: `list[Literal["a", "b"]]` is {"of": "builtins:list", "args": [{"literal": ["a", "b"]}]}, and a pydantic class
-{"class": "my_module:Person"}, which workers import.
+Example: `list[Literal["a", "b"]]` is {"of": "builtins:list", "args": [{"literal": ["a", "b"]}]}, a pydantic class
+{"class": "my_module:Person"}, which workers import, and `gen.regex("a+")` a call: {"call": "regex", "parts": [],
+"settings": {"pattern": "a+"}}.
 """
 
 import json
 import math
+import re
 import sys
 import types
 from collections.abc import Mapping
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 Described = dict[str, Any]
 
 _BAN = "-inf"  # a bias that JSON has no number for
+_CALLS = {"regex", "choice", "grammar", "json_schema", "text", "sequence", "either", "repeat"}
 _SAMPLERS = {"GreedySampler": "greedy", "MultinomialSampler": "multinomial", "BeamSearchSampler": "beam_search"}
 
 
@@ -89,7 +92,7 @@ def describe_type(output_type: Any) -> Described | None:
     if output_type is None:
         return None
     if getattr(type(output_type), "__module__", "") == "gen.constraints.output_types":
-        return _describe_text(output_type)
+        return _describe_call(output_type)
     if type(output_type).__name__ == "Pattern" and hasattr(output_type, "flags"):
         raise ArgumentError("give a pattern as gen.regex(...), with its flags in it, as (?i).")
     if type(output_type).__name__ == "Constraint":
@@ -99,81 +102,63 @@ def describe_type(output_type: Any) -> Described | None:
     return _describe_python(output_type)
 
 
-def made_type(described: Described | None) -> Any:
+def described_call(function: str, *parts: Any, **settings: Any) -> Described:
+    """An output type as the call of the function of `gen` that makes it.
+
+    Args:
+        parts: types that it is made of, described, and strings.
+        settings: values that JSON has.
+    """
+    return {"call": function, "parts": list(parts), "settings": settings}
+
+
+def made_type(described: Any) -> Any:
     """The output type; the inverse of `describe_type`."""
-    if described is None:
-        return None
-    import gen
+    match described:
+        case None | str():
+            return described
+        case {"call": function, "parts": parts, "settings": settings} if function in _CALLS:
+            import gen
 
-    match next(iter(described.items())):
-        case "regex", pattern:
-            return gen.regex(pattern)
-        case "choice", options:
-            return gen.choice(options)
-        case "grammar", lark:
-            return gen.grammar(lark)
-        case "json_schema", schema:
-            return gen.json_schema(schema, **described.get("settings", {}))
-        case "json_schema_of", of:
-            return gen.json_schema(made_type(of), **described["settings"])
-        case "string", text:
-            return text
-        case "text", settings:
-            return gen.text(**settings)
-        case "sequence", parts:
-            return gen.sequence(*map(made_type, parts))
-        case "either", branches:
-            return gen.either(*map(made_type, branches))
-        case "repeat", settings:
-            return gen.repeat(**settings | {"part": made_type(settings["part"])})
-        case "null", _:
+            return getattr(gen, function)(*map(made_type, parts), **settings)
+        case {"null": _}:
             return type(None)
-        case "literal", options:
+        case {"literal": options}:
             return Literal[tuple(options)]
-        case "union", args:
+        case {"union": args}:
             return Union[tuple(map(made_type, args))]  # noqa: UP007 - of types that are not known here
-        case "of", origin:
-            args = tuple(map(made_type, described["args"]))
-            return imported(origin)[*args, ...] if described.get("any_length") else imported(origin)[args]
-        case _, name:
+        case {"of": origin, "args": args}:
+            made = tuple(map(made_type, args))
+            return imported(origin)[*made, ...] if described.get("any_length") else imported(origin)[made]
+        case {"class": name}:
             return imported(name)
+    raise ArgumentError(f"there is no output type that is described as {show(described)}")
 
 
-def _describe_text(output_type: Any) -> Described:
-    """The results of gen.regex, gen.choice and the like, as JSON."""
-    given = vars(output_type)
-    match type(output_type).__name__:
-        case "Regex":
-            return {"regex": given["pattern"]}
-        case "Grammar":
-            return {"grammar": given["lark"]}
-        case "JsonSchema":
-            settings = {name: given[name] for name in ("closed", "whitespace")}
-            if given["python_type"] is not None:
-                settings["required"] = given["required"]
-                return {"json_schema_of": describe_type(given["python_type"]), "settings": settings}
-            return {"json_schema": given["schema"], "settings": settings}
-        case "Text":
-            return {"text": given}
-        case "Sequence":
-            return {"sequence": [_describe_part(part) for part in given["parts"]]}
-        case "Either":
-            return {"either": [_describe_part(part) for part in given["branches"]]}
-        case "Repeat":
-            return {"repeat": given | {"part": _describe_part(given["part"])}}
-        case "Choice":
-            for option in given["options"].values():
-                if not isinstance(option, str | int | float | list | dict | None):
-                    raise ArgumentError(f"a job's choice is written into its manifest as JSON; it has {show(option)}.")
-            return {"choice": list(given["options"].values())}
-    raise ArgumentError(f"a job's output type is written into its manifest, which has no form for {show(output_type)}.")
-
-
-def _describe_part(part: Any) -> Described:
-    """A part of a composed type: a string, or a type."""
-    described = {"string": part} if isinstance(part, str) else describe_type(part)
-    assert described is not None  # a part is never None; tells mypy
-    return described
+def _describe_call(output_type: Any) -> Described:
+    """The results of gen.regex, gen.choice and the like."""
+    name, given = type(output_type).__name__, dict(vars(output_type))
+    function, parts = re.sub("(?<=.)(?=[A-Z])", "_", name).lower(), list[Any]()
+    if name in ("Sequence", "Either"):
+        [parts], given = given.values(), {}
+    elif name == "Repeat":
+        parts = [given.pop("part")]
+    elif name == "Choice":
+        given = {"options": list(given["options"].values())}
+        for option in given["options"]:
+            if not isinstance(option, str | int | float | list | dict | None):
+                raise ArgumentError(f"a job's choice is written into its manifest as JSON; it has {show(option)}.")
+    elif name == "JsonSchema":
+        of_type = given["python_type"] is not None
+        parts = [given["python_type"]] if of_type else []
+        given = {key: given[key] for key in ("closed", "whitespace", "required" if of_type else "schema")}
+    elif function not in _CALLS:
+        raise ArgumentError(
+            f"a job's output type is written into its manifest, which has no form for {show(output_type)}."
+        )
+    return described_call(
+        function, *(part if isinstance(part, str) else describe_type(part) for part in parts), **given
+    )
 
 
 def _describe_python(given: Any) -> Described:

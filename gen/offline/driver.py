@@ -14,15 +14,14 @@ from gen.offline.executors.loop import Executor, Workers
 from gen.offline.executors.processes import Answer
 from gen.offline.executors.progress import Progress, say
 from gen.offline.executors.schedule import Schedule, Slot, Task
-from gen.offline.files import remove, remove_left_aside
+from gen.offline.files import locked, remove, remove_left_aside
 from gen.offline.inputs import NAME as ROWS
 from gen.offline.inputs import check_unchanged, digests, write_rows
-from gen.offline.lock import locked
-from gen.offline.manifest import NAME, Manifest, difference, read_manifest, shards_of, versions, write_manifest
+from gen.offline.manifest import NAME, Manifest, parts_of, read_manifest, write_manifest
 from gen.offline.parts import Result, counts_of, done_parts, error_result, part_path, read_meta, write_part
-from gen.offline.sources import sources_of
+from gen.offline.unchanged import difference, sources_of, versions
 
-_SHARD = 8  # times as many rows as run at once
+_PART = 8  # times as many rows as run at once
 Report = dict[str, Any]
 
 
@@ -35,7 +34,7 @@ class Driver:
         folder: the job's.
         settings: see `Manifest.settings`.
         executor: where its workers are.
-        rows, shard_rows: see `Manifest`; None for as many as fit.
+        batch_size, part_rows: see `Manifest`; None for as many as fit.
         progress: whether stderr shows how far the job is.
         drafts: the folder of a job whose texts are drafts for those of rows with the same ids.
     """
@@ -44,8 +43,8 @@ class Driver:
     folder: Path
     settings: Mapping[str, Any]
     executor: Executor
-    rows: int | None
-    shard_rows: int | None
+    batch_size: int | None
+    part_rows: int | None
     progress: bool
     drafts: Path | None = None
 
@@ -82,11 +81,11 @@ class Driver:
             else:
                 manifest, _ = known
                 self._check(manifest)
-            parts, done = len(manifest.shards), len(done_parts(self.folder, manifest))
-            rows = sum(shard[-1] for shard in manifest.shards)
+            parts, done = len(manifest.parts), len(done_parts(self.folder, manifest))
+            rows = sum(part[-1] for part in manifest.parts)
             say(
-                f"{rows} rows in {parts} parts of up to {manifest.shard_rows}, {manifest.rows} rows at once; {done} "
-                "parts are done. Nothing was run."
+                f"{rows} rows in {parts} parts of up to {manifest.part_rows}, {manifest.batch_size} rows at once; "
+                f"{done} parts are done. Nothing was run."
             )
         return {"rows": 0, "failed": 0, "tokens": 0, "seconds": time.monotonic() - self._began, "parts": []}
 
@@ -102,8 +101,12 @@ class Driver:
             return None
         manifest, digest = read_manifest(self.folder)
         asked = {**self.settings, "seed": manifest.settings["seed"]} if self.settings["seed"] is None else self.settings
-        had: dict[str, Any] = {**manifest.settings, "rows": manifest.rows, "shard_rows": manifest.shard_rows}
-        asked = {**asked, "rows": self.rows or manifest.rows, "shard_rows": self.shard_rows or manifest.shard_rows}
+        had: dict[str, Any] = {**manifest.settings, "batch_size": manifest.batch_size, "part_rows": manifest.part_rows}
+        asked = {
+            **asked,
+            "batch_size": self.batch_size or manifest.batch_size,
+            "part_rows": self.part_rows or manifest.part_rows,
+        }
         for name, value in had.items():
             if asked.get(name) != value:
                 raise ArgumentError(
@@ -127,18 +130,18 @@ class Driver:
         drawn = secrets.randbits(53) if self.settings["seed"] is None else self.settings["seed"]
         settings, threads = {**self.settings, "seed": drawn}, self.executor.threads
         facts = self._first(settings, threads, None if found.longest is None else asdict(found.longest))
-        rows = self.rows or facts["rows"]
-        shard_rows = self.shard_rows or _SHARD * rows
+        batch_size = self.batch_size or facts["batch_size"]
+        part_rows = self.part_rows or _PART * batch_size
         return Manifest(
             settings=settings,
             inputs=inputs,
             fingerprint=facts["fingerprint"],
             schema=facts["schema"],
             sources=facts["sources"],
-            rows=rows,
-            shard_rows=shard_rows,
+            batch_size=batch_size,
+            part_rows=part_rows,
             threads=threads,
-            shards=shards_of(found.places, shard_rows),
+            parts=parts_of(found.places, part_rows),
         )
 
     def _check(self, manifest: Manifest) -> None:
@@ -153,15 +156,15 @@ class Driver:
         return self._workers.check(longest)
 
     def _open(self, manifest: Manifest, retry_failed: bool) -> dict[int, int]:
-        """The shards that are to be run: how many rows each has, by its number."""
+        """The parts that are to be run: how many rows each has, by its number."""
         done = done_parts(self.folder, manifest)
         if retry_failed:
             done = {number for number in done if not read_meta(self.folder, number)["failed"]}
-        return {number: shard[-1] for number, shard in enumerate(manifest.shards) if number not in done}
+        return {number: part[-1] for number, part in enumerate(manifest.parts) if number not in done}
 
-    def _run_open(self, manifest: Manifest, digest: str, open_shards: dict[int, int]) -> None:
-        made = {*range(len(manifest.shards))} - {*open_shards}
-        total = sum(shard[-1] for shard in manifest.shards)
+    def _run_open(self, manifest: Manifest, digest: str, open_parts: dict[int, int]) -> None:
+        made = {*range(len(manifest.parts))} - {*open_parts}
+        total = sum(part[-1] for part in manifest.parts)
         failed = sum(read_meta(self.folder, number)["failed"] for number in made)
 
         def done(device: str, counts: Mapping[str, int]) -> None:
@@ -169,25 +172,25 @@ class Driver:
 
         def write(task: Task) -> None:
             results = [task.results[row] for row in range(task.count)]
-            write_part(self.folder, task.shard, results, {"one by one": True})
+            write_part(self.folder, task.part, results, {"one by one": True})
             done("", counts_of(results))
 
         def blame(task: Task, row: int, reason: str) -> Result:
-            [found] = manifest.shard(self.folder, task.shard, row)
+            [found] = manifest.rows_of(self.folder, task.part, row)
             return error_result(found, f"a worker {reason} while it ran this row alone")
 
         def schedule(slots: list[Slot]) -> Schedule:
-            return Schedule(shards=open_shards, slots=slots, write=write, blame=blame, say=say)
+            return Schedule(parts=open_parts, slots=slots, write=write, blame=blame, say=say)
 
         asked = {"folder": str(self.folder), "digest": digest, "drafts": self.drafts and str(self.drafts)}
         assert self._workers is not None  # a first one has checked the job; tells mypy
-        with Progress(total, total - sum(open_shards.values()), failed, shown=self.progress) as progress:
+        with Progress(total, total - sum(open_parts.values()), failed, shown=self.progress) as progress:
             self._workers.run(schedule, asked, done, progress.look)
 
     def _report(self, manifest: Manifest) -> Report:
-        metas = [read_meta(self.folder, number) for number in range(len(manifest.shards))]
+        metas = [read_meta(self.folder, number) for number in range(len(manifest.parts))]
         return {
             **{name: sum(meta[name] for meta in metas) for name in ("rows", "failed", "tokens")},
             "seconds": time.monotonic() - self._began,
-            "parts": [part_path(self.folder, number) for number in range(len(manifest.shards))],
+            "parts": [part_path(self.folder, number) for number in range(len(manifest.parts))],
         }

@@ -1,7 +1,7 @@
 """A job's inputs, which are read once: each row is checked, and written into the job's folder as a line of JSON.
 
 Workers read these lines alone, from any row on. Example: the first row of a CSV becomes {"id": "a.csv:1", "prompt":
-"One"}; a shard of 100 rows begins at byte 0, the next one at byte 4217.
+"One"}; a part of 100 rows begins at byte 0, the next one at byte 4217.
 """
 
 import hashlib

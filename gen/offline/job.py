@@ -1,6 +1,6 @@
 """`run_batch`: makes a job's folder, or goes on with one, until every row has a result.
 
-The driver imports no torch: a first worker answers what needs the model, before any shard is begun.
+The driver imports no torch: a first worker answers what needs the model, before any part is begun.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,10 +24,10 @@ _OF_THE_CALL = {  # arguments that do not affect the texts
     "inputs",
     "out",
     "devices",
-    "engine",
+    "executor",
     "ray_address",
-    "rows",
-    "shard_rows",
+    "batch_size",
+    "part_rows",
     "retry_failed",
     "dry_run",
     "progress",
@@ -80,10 +80,10 @@ def run_batch(
     devices: str | Sequence[str] | None = None,
     dtype: str | None = None,
     context_length: int | None = None,
-    engine: Literal["local", "ray"] = "local",
+    executor: Literal["local", "ray"] = "local",
     ray_address: str | None = None,
-    rows: int | None = None,
-    shard_rows: int | None = None,
+    batch_size: int | None = None,
+    part_rows: int | None = None,
     prompt_template: str | None = None,
     retry_failed: bool = False,
     dry_run: bool = False,
@@ -132,12 +132,12 @@ def run_batch(
             every CUDA device, or else the CPU.
         dtype: as for `gen.load`.
         context_length: as for `gen.load`.
-        engine: "local" runs processes of this machine, "ray" actors of a Ray cluster, each with a GPU (or a CPU if
+        executor: "local" runs processes of this machine, "ray" actors of a Ray cluster, each with a GPU (or a CPU if
             there is none); all must see `out` (`pip install 'gen-torch[ray]'`).
         ray_address: of the cluster; None starts one on this machine.
-        rows: how many rows run at once; None is as many as fit into half of the first worker's memory, at most as many
-            as `gen.generate` runs at once.
-        shard_rows: how many rows a part has; None is eight times `rows`.
+        batch_size: how many rows run at once; None is as many as fit into half of the first worker's memory, at most as
+            many as `gen.generate` runs at once.
+        part_rows: how many rows a part has; None is eight times `batch_size`.
         prompt_template: makes a prompt from a row's columns, as "Classify: {text}".
         retry_failed: make parts with failed rows again.
         dry_run: check everything, and only say what would be done.
@@ -164,13 +164,13 @@ def run_batch(
     folder = _read_folder(out)
     if logits_processors is not None:
         raise ArgumentError("logits_processors are functions, which a job's manifest cannot have; leave them out.")
-    if engine not in ("local", "ray"):
-        raise ArgumentError(f'engine must be "local" or "ray", got {show(engine)}')
-    if engine == "ray" and devices is not None:
-        raise ArgumentError("with the engine ray each actor has a GPU that Ray chooses; leave devices out.")
-    if engine == "local" and ray_address is not None:
-        raise ArgumentError('ray_address is for the engine "ray"; give engine="ray" too.')
-    for name, number in (("rows", rows), ("shard_rows", shard_rows)):
+    if executor not in ("local", "ray"):
+        raise ArgumentError(f'executor must be "local" or "ray", got {show(executor)}')
+    if executor == "ray" and devices is not None:
+        raise ArgumentError("with the executor ray each actor has a GPU that Ray chooses; leave devices out.")
+    if executor == "local" and ray_address is not None:
+        raise ArgumentError('ray_address is for the executor "ray"; give executor="ray" too.')
+    for name, number in (("batch_size", batch_size), ("part_rows", part_rows)):
         if number is not None:
             check_number(name, number, minimum=1, whole=True)
     if seed is not None:
@@ -192,9 +192,9 @@ def run_batch(
         names=names,
         folder=folder,
         settings=as_json(settings),
-        executor=RayActors(ray_address) if engine == "ray" else Processes(_read_devices(devices)),
-        rows=rows,
-        shard_rows=shard_rows,
+        executor=RayActors(ray_address) if executor == "ray" else Processes(_read_devices(devices)),
+        batch_size=batch_size,
+        part_rows=part_rows,
         progress=progress,
         drafts=None if drafts is None else _read_drafts(drafts),
     )

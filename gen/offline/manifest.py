@@ -9,18 +9,17 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import gen
 from gen.errors import GenError
 from gen.offline.files import write_aside
 from gen.offline.inputs import read_rows
 from gen.offline.rows import Row
+from gen.offline.unchanged import versions
 
 NAME = "manifest.json"
-_FORM = 2  # of the manifest; it changes when the manifest's meaning does
+_FORM = 3  # of the manifest; it changes when the manifest's meaning does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +29,13 @@ class Manifest:
     Attributes:
         settings: everything that affects the texts, as the driver got it.
         inputs: see `gen.offline.inputs.digests`.
-        fingerprint: see `gen.offline.worker.fingerprint`.
+        fingerprint: see `gen.offline.unchanged`.
         schema: the JSON Schema of the values, if they have one.
-        sources: see `gen.offline.sources`.
-        rows: how many run at once.
-        shard_rows: how many a shard has at most.
+        sources: see `gen.offline.unchanged`.
+        batch_size: how many rows run at once.
+        part_rows: how many a part has at most.
         threads: of torch in a worker on a CPU.
-        shards: for each, the byte of `manifest.rows.jsonl` where it begins, and how many rows it has.
+        parts: for each, the byte of `manifest.rows.jsonl` where it begins, and how many rows it has.
         created: when it was made, in seconds since 1970.
         versions: of gen and of the packages that compute.
         python: its version, which does not affect texts.
@@ -48,57 +47,23 @@ class Manifest:
     fingerprint: Mapping[str, str]
     schema: Any
     sources: Mapping[str, str]
-    rows: int
-    shard_rows: int
+    batch_size: int
+    part_rows: int
     threads: int
-    shards: Sequence[Sequence[int]]
+    parts: Sequence[Sequence[int]]
     created: int = field(default_factory=lambda: int(time.time()))
-    versions: Mapping[str, str] = field(default_factory=lambda: versions())
+    versions: Mapping[str, str] = field(default_factory=versions)
     python: str = field(default_factory=platform.python_version)
     form: int = _FORM
 
-    def shard(self, folder: Path, number: int, row: int | None = None) -> list[Row]:
-        """The rows of a shard, or one of them, from the job's folder."""
-        place, count = self.shards[number]
+    def rows_of(self, folder: Path, number: int, row: int | None = None) -> list[Row]:
+        """The rows of a part, or one of them, from the job's folder."""
+        place, count = self.parts[number]
         return read_rows(folder, place, count) if row is None else read_rows(folder, place, 1, row)
 
 
-def shards_of(places: Sequence[int], shard_rows: int) -> list[tuple[int, int]]:
-    return [(places[first], min(shard_rows, len(places) - first)) for first in range(0, len(places), shard_rows)]
-
-
-def versions() -> dict[str, str]:
-    """The versions of gen and of the packages that compute."""
-    found = {"gen": gen.__version__}
-    for package in ("torch", "transformers"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "unknown"
-    return found
-
-
-_FACTS = {
-    "fingerprint": "model",
-    "versions": "versions",
-    "sources": "output type's source",
-    "schema": "output type's JSON Schema",
-}
-
-
-def difference(manifest: Manifest, facts: Mapping[str, Any]) -> str | None:
-    """What has changed since the job began, in words; None if nothing has.
-
-    Args:
-        facts: a worker's "fingerprint", "sources", "schema" and "versions", or some of them.
-    """
-    for name, what in _FACTS.items():
-        had, has = getattr(manifest, name), facts.get(name, getattr(manifest, name))
-        if had != has:
-            keys = [key for key in {**(had or {}), **(has or {})} if (had or {}).get(key) != (has or {}).get(key)]
-            now = f" ({has})" if name == "versions" else ""
-            return f"the {what} is not what the job began with: {', '.join(keys[:5])} differ{now}."
-    return None
+def parts_of(places: Sequence[int], part_rows: int) -> list[tuple[int, int]]:
+    return [(places[first], min(part_rows, len(places) - first)) for first in range(0, len(places), part_rows)]
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> str:

@@ -1,4 +1,4 @@
-"""A job's parts: one file of results for each shard, there whole or not at all; and a file of facts beside each.
+"""A job's parts: a file of results for some of its rows, there whole or not at all, and a file of facts beside it.
 
 There is one result for each row, a dict, in the order of the rows; see `gen.run_batch` for what is in it.
 """
@@ -16,7 +16,7 @@ Result = dict[str, Any]
 
 
 def part_path(folder: Path, number: int) -> Path:
-    """Where the results of a shard are."""
+    """Where the results of a part are."""
     return folder / f"part-{number:05d}.jsonl"
 
 
@@ -26,14 +26,14 @@ def meta_path(folder: Path, number: int) -> Path:
 
 
 def write_part(folder: Path, number: int, results: Sequence[Result], meta: Result) -> None:
-    """Write a shard's results; facts that are beside a part are always those of this part."""
+    """Write a part's results; facts that are beside a part are always those of this part."""
     remove(meta_path(folder, number))
     write_aside(part_path(folder, number), lines(results))
     write_aside(meta_path(folder, number), as_line(counts_of(results) | meta))
 
 
 def read_part(folder: Path, number: int) -> list[Result]:
-    """A shard's results."""
+    """A part's results."""
     return [json.loads(line) for line in part_path(folder, number).read_bytes().splitlines()]
 
 
@@ -97,6 +97,6 @@ def tokens_of(result: Result) -> int:
 
 
 def done_parts(folder: Path, manifest: Manifest) -> set[int]:
-    """The numbers of the shards that are done."""
+    """The numbers of the parts that are done."""
     names = {path.name for path in folder.glob("part-*.jsonl")}
-    return {number for number in range(len(manifest.shards)) if part_path(folder, number).name in names}
+    return {number for number in range(len(manifest.parts)) if part_path(folder, number).name in names}

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gen.errors import GenError, show_path
-from gen.offline.files import written_aside
-from gen.offline.lock import held_by
+from gen.offline.files import held_by, written_aside
 from gen.offline.manifest import NAME, Manifest, read_manifest
 from gen.offline.parts import Result, done_parts, part_path, read_meta, read_part
 from gen.offline.records import import_parquet
@@ -20,8 +19,8 @@ def status(folder: Path) -> dict[str, Any]:
     done = done_parts(folder, manifest)
     metas = [read_meta(folder, number) for number in done]
     return {
-        "parts": f"{len(done)} of {len(manifest.shards)}",
-        "rows": f"{sum(meta['rows'] for meta in metas)} of {sum(shard[-1] for shard in manifest.shards)}",
+        "parts": f"{len(done)} of {len(manifest.parts)}",
+        "rows": f"{sum(meta['rows'] for meta in metas)} of {sum(part[-1] for part in manifest.parts)}",
         "failed": sum(meta["failed"] for meta in metas),
         "tokens": sum(meta["tokens"] for meta in metas),
         "driver": held_by(folder),
@@ -41,12 +40,12 @@ def merge(folder: Path, path: Path, *, incomplete: bool = False) -> None:
     """
     manifest = _read(folder)
     done = sorted(done_parts(folder, manifest))
-    missing = len(manifest.shards) - len(done)
+    missing = len(manifest.parts) - len(done)
     if path.suffix not in (".jsonl", ".parquet"):
         raise GenError(f"give a file *.jsonl or *.parquet, got {show_path(path)}")
     if missing and not incomplete:
         raise GenError(
-            f"{missing} of {len(manifest.shards)} parts are missing; run the job to its end first, or ask for an "
+            f"{missing} of {len(manifest.parts)} parts are missing; run the job to its end first, or ask for an "
             "incomplete file."
         )
     if path.suffix == ".parquet":

@@ -36,9 +36,9 @@ def workers_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_options_are_arguments_of_the_library(capsys: Capture) -> None:
     options = [
-        "--rows",
+        "--batch-size",
         2,
-        "--shard-rows",
+        "--part-rows",
         2,
         "--seed",
         3,
@@ -52,7 +52,14 @@ def test_options_are_arguments_of_the_library(capsys: Capture) -> None:
     assert run("run", "rows.jsonl", "out", *options, "--devices", "cpu", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     sampler = gen.samplers.multinomial(temperature=0.5)
-    arguments: Any = {"sampler": sampler, "stop": ["\n"], "seed": 3, "max_new_tokens": 6, "rows": 2, "shard_rows": 2}
+    arguments: Any = {
+        "sampler": sampler,
+        "stop": ["\n"],
+        "seed": 3,
+        "max_new_tokens": 6,
+        "batch_size": 2,
+        "part_rows": 2,
+    }
     report = gen.run_batch("rows.jsonl", "library", model="demo", **arguments)
     results = read_parts(report.parts)
     assert read_parts([Path(part) for part in told["parts"]]) == results
@@ -143,7 +150,7 @@ def test_ctrl_c_loses_nothing(capsys: Capture, monkeypatch: pytest.MonkeyPatch) 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    options = ["run", "rows.jsonl", "out", "--rows", 1, "--shard-rows", 1, "--max-new-tokens", 3]
+    options = ["run", "rows.jsonl", "out", "--batch-size", 1, "--part-rows", 1, "--max-new-tokens", 3]
     with monkeypatch.context() as patch:
         patch.setattr("threading.Thread.join", interrupt)
         assert run(*options) == 130
@@ -161,7 +168,7 @@ def test_a_full_disk_is_told_and_can_be_gone_on_from(capsys: Capture, monkeypatc
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", replaced)
-    options = ["run", "rows.jsonl", "out", "--rows", 1, "--shard-rows", 1, "--max-new-tokens", 3]
+    options = ["run", "rows.jsonl", "out", "--batch-size", 1, "--part-rows", 1, "--max-new-tokens", 3]
     assert run(*options) == 1
     assert "No space left on device: 'out/part-00001.jsonl'" in capsys.readouterr().err.replace(f"{Path.cwd()}/", "")
     first = Path("out/part-00000.jsonl").stat()
@@ -175,7 +182,7 @@ def test_a_full_disk_is_told_and_can_be_gone_on_from(capsys: Capture, monkeypatc
 def test_every_argument_of_the_library_that_a_line_can_have_is_an_option() -> None:
     command: Any = get_command(app)
     options = {option.name for option in command.commands["batch"].commands["run"].params}
-    python = {"inputs", "out", "output_type", "engine", "sampler", "num_return_sequences", "progress"}
+    python = {"inputs", "out", "output_type", "executor", "sampler", "num_return_sequences", "progress"}
     python |= {"include_stop", "skip_special_tokens", "eos_token_id", "chat_template_kwargs", "logits_processors"}
     python |= {"exact", "truncate"}
     assert {*inspect.signature(gen.run_batch).parameters} - python <= options

@@ -7,8 +7,7 @@ from typing import Any
 
 from gen.offline.executors.processes import Answer, WorkerDied, read_answer
 from gen.offline.manifest import read_manifest
-from gen.offline.worker.process import answered
-from gen.offline.worker.worker import Worker
+from gen.offline.worker.worker import Worker, answered
 
 
 class WorkerHere:
@@ -37,7 +36,7 @@ class WorkerHere:
 
     def _kills(self, folder: str, task: Mapping[str, Any], **_: Any) -> bool:
         """Whether a row of a task kills the worker."""
-        rows = read_manifest(Path(folder))[0].shard(Path(folder), task["shard"], task["row"])
+        rows = read_manifest(Path(folder))[0].rows_of(Path(folder), task["part"], task["row"])
         return any(row.id in self.deadly for row in rows)
 
     def end(self) -> None:

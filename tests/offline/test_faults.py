@@ -18,7 +18,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def run(source: Path, name: str, **more: Any) -> gen.BatchReport:
-    arguments: Any = {"rows": 2, "shard_rows": 8, "seed": 4, "max_new_tokens": 5, "devices": ["cpu"], **more}
+    arguments: Any = {"batch_size": 2, "part_rows": 8, "seed": 4, "max_new_tokens": 5, "devices": ["cpu"], **more}
     return gen.run_batch(source, source.parent / name, model="demo", progress=False, **arguments)
 
 
@@ -72,9 +72,9 @@ def test_an_error_that_is_no_rows_own_is_a_death_and_memory_that_is_out_ends_the
 
     monkeypatch.setattr(Decoder, "step", failing)
     error: Exception = RuntimeError("CUDA error: an illegal memory access was encountered")
-    report = run(source, "broken", shard_rows=2)  # each row runs alone
+    report = run(source, "broken", part_rows=2)  # each row runs alone
     assert (report.rows, report.failed) == (11, 0)
     assert "a worker of cpu failed with RuntimeError: CUDA error: an illegal memory" in capsys.readouterr().err
     error = TooLong(2, 99)
-    with pytest.raises(gen.GenError, match=r"--rows 2 are too many for the memory of cpu .* with --rows 1\."):
+    with pytest.raises(gen.GenError, match=r"batch_size=2 is too much for the memory of cpu .* with batch_size=1\."):
         run(source, "full")

@@ -46,7 +46,7 @@ def merged(folder: Path, output_type: Any, **more: Any) -> tuple[list[dict[str, 
     """The results of a job, and the same ones as a table that was read from parquet."""
     source = write_rows(folder / "a.jsonl", ROWS)
     report = gen.run_batch(
-        source, folder / "out", model="demo", output_type=output_type, seed=3, shard_rows=2, progress=False, **more
+        source, folder / "out", model="demo", output_type=output_type, seed=3, part_rows=2, progress=False, **more
     )
     report.merge(folder / "all.jsonl")
     assert (folder / "all.jsonl").read_bytes() == b"".join(part.read_bytes() for part in report.parts)
@@ -83,7 +83,7 @@ def test_values_of_no_fixed_form_are_json_and_several_texts_are_lists(output_typ
 
 def test_what_is_there_can_be_merged_and_other_files_are_refused(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "a.jsonl", ROWS)
-    report = gen.run_batch(source, tmp_path / "out", model="demo", max_new_tokens=2, shard_rows=1, progress=False)
+    report = gen.run_batch(source, tmp_path / "out", model="demo", max_new_tokens=2, part_rows=1, progress=False)
     kept = report.parts[0].read_bytes() + report.parts[3].read_bytes()
     for part in report.parts[1:3]:
         part.unlink()

@@ -13,7 +13,7 @@ import pytest
 
 import gen
 from gen.offline.inputs import NAME, check_unchanged, digests, read_rows, write_rows
-from gen.offline.manifest import shards_of
+from gen.offline.manifest import parts_of
 from gen.offline.records import read_line, read_records
 from gen.offline.rows import Row, check_template, read_row
 from tests.offline.helpers import write_rows as write_jsonl
@@ -185,5 +185,5 @@ def test_the_longest_row_is_known_after_one_reading(tmp_path: Path) -> None:
     assert found.longest.prompt == "bb" * 9
 
 
-def test_shards_are_rows_side_by_side() -> None:
-    assert shards_of([0, 10, 20, 35, 40], 2) == [(0, 2), (20, 2), (40, 1)]
+def test_parts_are_rows_side_by_side() -> None:
+    assert parts_of([0, 10, 20, 35, 40], 2) == [(0, 2), (20, 2), (40, 1)]

@@ -58,7 +58,7 @@ def no_worker() -> Any:
 def test_every_row_has_once_what_generate_gives_for_it(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.jsonl", [*ROWS, *WRONG])
     arguments: Any = {"sampler": gen.samplers.multinomial(temperature=0.7), "max_new_tokens": 9, "stop": "."}
-    report = gen.run_batch(source, tmp_path / "out", model="demo", rows=2, shard_rows=4, seed=5, **arguments)
+    report = gen.run_batch(source, tmp_path / "out", model="demo", batch_size=2, part_rows=4, seed=5, **arguments)
     results = read_parts(report.parts)
     assert len(report.parts) == 4
     assert (report.rows, report.failed) == (len(results), len(WRONG)) == (16, 7)
@@ -110,7 +110,7 @@ def test_results_are_json_whatever_rows_have(tmp_path: Path) -> None:
     source.write_bytes(b"\n".join(lines))
     more: Any = {"top_logprobs": 3, "output_type": gen.regex("[ab]{2}")}
     sampler = gen.samplers.greedy(logit_bias={7: -math.inf})
-    report = gen.run_batch(source, tmp_path / "out", model="demo", shard_rows=2, sampler=sampler, **more)
+    report = gen.run_batch(source, tmp_path / "out", model="demo", part_rows=2, sampler=sampler, **more)
     assert (report.rows, report.failed) == (5, 3)
     results = read_parts(report.parts)
     assert [result["id"] for result in results] == ["a", "b", f"{tmp_path}/\\xff.jsonl:3", "d", "e"]
@@ -144,7 +144,7 @@ class Even(BaseModel):
 
 def test_a_value_that_its_type_refuses_is_a_failed_row_with_its_text(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.jsonl", [{"prompt": f"{number}:"} for number in range(12)])
-    report = gen.run_batch(source, tmp_path / "out", model="demo", output_type=Even, rows=4, seed=1)
+    report = gen.run_batch(source, tmp_path / "out", model="demo", output_type=Even, batch_size=4, seed=1)
     results = read_parts(report.parts)
     odd = [json.loads(result["text"])["number"] % 2 for result in results]
     assert 0 < sum(odd) < 12
@@ -158,7 +158,7 @@ def test_chats_whose_value_is_refused_are_asked_again_as_generate_does(tmp_path:
     line = {"custom_id": "body", "method": "POST", "url": "/v1/chat/completions", "body": body}
     source = write_rows(tmp_path / "rows.jsonl", [*({"messages": chat} for chat in chats), line])
     asked: Any = {"output_type": Even, "retries": 2, "describe": True}
-    report = gen.run_batch(source, tmp_path / "out", model="demo", rows=4, seed=2, **asked)
+    report = gen.run_batch(source, tmp_path / "out", model="demo", batch_size=4, seed=2, **asked)
     *results, answer = read_parts(report.parts)
     seeds = [row_seed(2, Row(id=f"{source}:{number}")) for number in range(1, 9)]
     expected = gen.generate(
@@ -179,7 +179,7 @@ def test_chats_whose_value_is_refused_are_asked_again_as_generate_does(tmp_path:
 def test_what_is_missing_is_made_again_and_no_finished_part_is_touched(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.jsonl", ROWS)
     run: Callable[..., gen.BatchReport] = lambda **more: gen.run_batch(  # noqa: E731
-        source, tmp_path / "out", model="demo", rows=2, shard_rows=3, max_new_tokens=8, **more
+        source, tmp_path / "out", model="demo", batch_size=2, part_rows=3, max_new_tokens=8, **more
     )
     first = run()
     before = [part.read_bytes() for part in first.parts]
@@ -204,7 +204,7 @@ def test_a_part_made_again_by_a_fresh_worker_in_another_order_is_equal(
     rows[20] |= {"prompt": [41] * 80, "max_new_tokens": 240, "seed": 7}
     source = write_rows(tmp_path / "rows.jsonl", rows)
     out = tmp_path / "out"
-    report = gen.run_batch(source, out, model="demo", dtype=dtype, rows=4, shard_rows=9, top_logprobs=1, seed=5)
+    report = gen.run_batch(source, out, model="demo", dtype=dtype, batch_size=4, part_rows=9, top_logprobs=1, seed=5)
     before = [part.read_bytes() for part in report.parts]
     manifest, digest = read_manifest(out)
     worker = Worker(manifest.settings, "cpu", threads=1)
@@ -221,7 +221,7 @@ def test_a_part_made_again_by_a_fresh_worker_in_another_order_is_equal(
         worker.run(out, digest, number)
     assert [part.read_bytes() for part in report.parts] == before
     assert bool(wide) == (dtype == "float32")
-    settings: Any = {"model": "demo", "dtype": dtype, "rows": 4, "shard_rows": 9, "seed": 5}
+    settings: Any = {"model": "demo", "dtype": dtype, "batch_size": 4, "part_rows": 9, "seed": 5}
     plain = gen.run_batch(source, tmp_path / "plain", speculate=False, **settings)
     assert [one["text"] for one in read_parts(plain.parts)] == [one["text"] for one in read_parts(report.parts)]
 
@@ -232,7 +232,7 @@ def test_long_prompts_can_be_cut_and_texts_have_the_same_bits_in_any_batch(tmp_p
     prompts: list[Any] = ["One night", [40] * 2000, "Two", "One morning"]
     source = write_rows(tmp_path / "rows.jsonl", [{"prompt": prompt, "seed": 3} for prompt in prompts])
     arguments: Any = {"truncate": "left", "exact": True, "top_logprobs": 1, "max_new_tokens": 60}
-    report = gen.run_batch(source, tmp_path / "out", model="demo", context_length=300, rows=3, **arguments)
+    report = gen.run_batch(source, tmp_path / "out", model="demo", context_length=300, batch_size=3, **arguments)
     made = [gen.generate(model, prompt, seed=3, details=True, **arguments) for prompt in prompts]
     results = read_parts(report.parts)
     assert [result["text"] for result in results] == [one.text for one in made]
@@ -253,7 +253,7 @@ def test_what_rows_of_a_part_begin_with_alike_is_read_once(tmp_path: Path, monke
     rows = [{"prompt": [40 + number % 2] * 300 + [number], "max_new_tokens": 4} for number in range(12)]
     source = write_rows(tmp_path / "rows.jsonl", rows)
     # plain steps read one token
-    report = gen.run_batch(source, tmp_path / "out", model="demo", rows=2, shard_rows=12, seed=1, speculate=False)
+    report = gen.run_batch(source, tmp_path / "out", model="demo", batch_size=2, part_rows=12, seed=1, speculate=False)
     assert report.failed == 0
     assert sum(read) < 3 * 300  # of 12 times 300
 
@@ -261,7 +261,7 @@ def test_what_rows_of_a_part_begin_with_alike_is_read_once(tmp_path: Path, monke
 def test_failed_rows_are_tried_again_where_that_is_asked_for(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.jsonl", [*ROWS, WRONG[0]])
     run: Callable[..., gen.BatchReport] = lambda **more: gen.run_batch(  # noqa: E731
-        source, tmp_path / "out", model="demo", rows=2, shard_rows=5, max_new_tokens=4, seed=1, **more
+        source, tmp_path / "out", model="demo", batch_size=2, part_rows=5, max_new_tokens=4, seed=1, **more
     )
     first = run()
     kept = first.parts[0].stat()
@@ -288,7 +288,7 @@ def test_a_finished_job_starts_no_worker(tmp_path: Path, monkeypatch: pytest.Mon
     [
         ({"max_new_tokens": 3}, "has max_new_tokens=2, got 3; give the same, or another folder"),
         ({"sampler": gen.samplers.greedy()}, "has sampler=None, got"),
-        ({"rows": 7}, "has rows="),
+        ({"batch_size": 7}, "has batch_size="),
         ({"seed": 9}, "has seed="),
     ],
 )
@@ -327,7 +327,7 @@ def _inner() -> Any:
         ({"inputs": ["twice.jsonl"]}, "two rows have the id 'x'"),
         ({"out": "s3://bucket/out"}, "got the URL"),
         ({"out": "a.jsonl"}, "is a file"),
-        ({"rows": 0}, "rows must be a whole number at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be a whole number at least 1, got 0"),
         ({"devices": "cpu,"}, "devices must be names"),
         ({"prompt_template": "no column"}, "names of columns in braces"),
         ({"prompt_template": "{a!r}"}, "names of columns in braces"),
@@ -337,7 +337,7 @@ def _inner() -> Any:
         ({"output_type": _inner()}, "cannot be imported"),
         ({"output_type": dict[str, _inner()]}, "cannot be imported"),  # type: ignore[misc]
         ({"max_new_tokens": {1}}, "which has no max_new_tokens"),
-        ({"engine": "slurm"}, "engine must be"),
+        ({"executor": "slurm"}, "executor must be"),
         ({"seed": -1}, "seed must be"),
         ({"describe": True}, "describes the job's output type, and it has none"),
         ({"retries": -1}, "retries must be a whole number at least 0"),
@@ -364,7 +364,7 @@ def test_what_cannot_be_run_is_refused_before_a_worker_starts(
         ({"devices": ["cpu", "cuda:7"]}, gen.DeviceError, "device cuda:7 does not exist"),
         ({"model": "no/such"}, gen.ModelError, "no/such"),
         ({"sampler": ["multinomial", {"top_p": 7}]}, gen.ArgumentError, "top_p must be"),
-        ({"output_type": {"json_schema": '{"uniqueItems": true}'}}, gen.ArgumentError, "uniqueItems"),
+        ({"output_type": gen.json_schema({"uniqueItems": True})}, gen.ArgumentError, "uniqueItems"),
         ({"output_type": gen.regex("a{9}"), "max_new_tokens": 3}, gen.ArgumentError, "has 9 tokens"),
         ({"top_logprobs": 3, "sampler": gen.samplers.beam_search(2)}, gen.ArgumentError, "top_logprobs"),
         ({"stop": [""]}, gen.ArgumentError, "stop"),
@@ -383,7 +383,7 @@ def test_what_the_first_worker_refuses_leaves_no_job(
 
 def test_a_dry_run_checks_everything_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_rows(tmp_path / "a.jsonl", ROWS)
-    report = gen.run_batch(source, tmp_path / "out", model="demo", rows=2, shard_rows=4, dry_run=True)
+    report = gen.run_batch(source, tmp_path / "out", model="demo", batch_size=2, part_rows=4, dry_run=True)
     assert report.rows == 0
     assert "9 rows in 3 parts of up to 4, 2 rows at once; 0 parts are done. Nothing was run." in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -395,7 +395,7 @@ def test_another_model_under_the_same_name_is_refused(tmp_path: Path) -> None:
     model = tmp_path / "model"
     _copy(Path(gen.models.checkpoints.DEMO), model)
     source = write_rows(tmp_path / "a.jsonl", ROWS[:4])
-    arguments: Any = {"model": model, "max_new_tokens": 2, "shard_rows": 2}
+    arguments: Any = {"model": model, "max_new_tokens": 2, "part_rows": 2}
     report = gen.run_batch(source, tmp_path / "out", **arguments)
     report.parts[0].unlink()
     config = json.loads((model / "generation_config.json").read_text())
@@ -426,7 +426,7 @@ def test_a_worker_that_sees_another_folder_or_manifest_ends_the_job_with_its_nam
 
 def test_old_texts_are_drafts_and_change_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows: Any = [{"id": f"r{n}", "prompt": f"Once upon a time {n}"} for n in range(5)]
-    arguments: Any = {"model": "demo", "rows": 2, "shard_rows": 3, "seed": 5, "max_new_tokens": 40}
+    arguments: Any = {"model": "demo", "batch_size": 2, "part_rows": 3, "seed": 5, "max_new_tokens": 40}
     old = gen.run_batch(write_rows(tmp_path / "old.jsonl", rows), tmp_path / "old", **arguments)
     rows[1]["prompt"], rows[3]["id"] = "One evening", "new"
     source = write_rows(tmp_path / "rows.jsonl", rows)

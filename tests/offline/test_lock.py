@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 import gen
-from gen.offline.lock import held_by, locked
+from gen.offline.files import held_by, locked
 
 # Takes the lock and says so. A program that has it and is killed is a zombie until somebody waits for it.
 DRIVER = """
 import signal, sys
 from pathlib import Path
-from gen.offline.lock import locked
+from gen.offline.files import locked
 
 with locked(Path(sys.argv[1])):
     print("has it", flush=True)

@@ -50,7 +50,7 @@ def kill_before(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 def test_a_part_that_is_made_again_has_its_own_facts_after_a_kill_at_any_place(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest: Any = SimpleNamespace(shards=[[0, 0, 0, 2]])
+    manifest: Any = SimpleNamespace(parts=[[0, 0, 0, 2]])
     for before, after in ((FAILED, GOOD), (GOOD, FAILED), (None, FAILED)):
         for left in tmp_path.iterdir():
             left.unlink()
@@ -87,7 +87,7 @@ def test_a_line_is_json_whatever_is_in_it() -> None:
 @pytest.mark.usefixtures("workers_here")
 def test_rows_that_failed_are_counted_and_tried_again_where_the_facts_of_a_part_are_lost(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "a.jsonl", [{"prompt": "x"}, {"prompt": "y", "seed": -1}, {"prompt": "z"}])
-    arguments: Any = {"model": "demo", "max_new_tokens": 2, "shard_rows": 2, "seed": 1, "progress": False}
+    arguments: Any = {"model": "demo", "max_new_tokens": 2, "part_rows": 2, "seed": 1, "progress": False}
     first = gen.run_batch(source, tmp_path / "out", **arguments)
     whole = status(tmp_path / "out")
     for lost in (None, "", "{}", '{"rows": 2'):

@@ -24,7 +24,7 @@ class Here(BaseModel):
     name: str
 
 def run(kind):
-    return gen.run_batch("rows.jsonl", "out", model="demo", output_type=kind, rows=2, shard_rows=2, seed=7,
+    return gen.run_batch("rows.jsonl", "out", model="demo", output_type=kind, batch_size=2, part_rows=2, seed=7,
                          devices=["cpu"], progress=False, sampler=["multinomial", {"temperature": 0.5}])
 
 try:
@@ -46,7 +46,7 @@ FAULTS = """
 import os, signal, sys
 from pathlib import Path
 
-if "gen.offline.worker.process" in sys.orig_argv:
+if "gen.offline.worker.worker" in sys.orig_argv:
     plan, replace = Path("plan"), os.replace
     with open("pids", "a") as file:
         print(os.getpid(), file=file)

@@ -15,11 +15,11 @@ class Play:
     Attributes:
         runs: how often the result of each row was written.
         blamed: the rows that got an error.
-        careful: the shards whose rows were run one by one.
+        careful: the parts whose rows were run one by one.
     """
 
-    def __init__(self, shards: dict[int, int], slots: int, poison: set[tuple[int, int]], dead: set[int]) -> None:
-        self.rows = {(shard, row) for shard, count in shards.items() for row in range(count)}
+    def __init__(self, parts: dict[int, int], slots: int, poison: set[tuple[int, int]], dead: set[int]) -> None:
+        self.rows = {(part, row) for part, count in parts.items() for row in range(count)}
         self.poison, self.dead = poison, dead
         self.runs: dict[tuple[int, int], int] = dict.fromkeys(self.rows, 0)
         self.blamed: list[tuple[int, int]] = []
@@ -28,18 +28,18 @@ class Play:
         self.deaths = 0
         self.slots = [Slot(f"cuda:{number}") for number in range(slots)]
         self.schedule = Schedule(
-            shards=shards, slots=self.slots, write=self._write, blame=self._blame, say=self.said.append
+            parts=parts, slots=self.slots, write=self._write, blame=self._blame, say=self.said.append
         )
 
     def _blame(self, task: Task, row: int, reason: str) -> dict[str, Any]:
-        self.blamed.append((task.shard, row))
+        self.blamed.append((task.part, row))
         return {"error": reason}
 
     def _write(self, task: Task) -> None:
         assert sorted(task.results) == [*range(task.count)]
-        self.careful.append(task.shard)
+        self.careful.append(task.part)
         for row, result in task.results.items():
-            self.runs[task.shard, row] += "error" not in result
+            self.runs[task.part, row] += "error" not in result
 
     def run(self, draw: random.Random, chance: float = 0.0) -> None:
         """Run until nothing is left; `chance` is the probability of a kill from outside."""
@@ -57,32 +57,32 @@ class Play:
         raise AssertionError("it does not end")
 
     def _end(self, number: int, step: Step, killed: bool) -> None:
-        slot, shard = self.slots[number], step.task.shard
+        slot, part = self.slots[number], step.task.part
         rows = range(step.task.count) if step.row is None else [step.row]
-        if number in self.dead or self.poison & {(shard, row) for row in rows} or killed:
+        if number in self.dead or self.poison & {(part, row) for row in rows} or killed:
             self.deaths += 1
             self.schedule.died(slot, step, "was killed by SIGKILL")
             return
         if step.row is None:
             for row in rows:
-                self.runs[shard, row] += 1
+                self.runs[part, row] += 1
         self.schedule.finished(slot, step, rows[0], None if step.row is None else {"text": "x"})
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_whatever_kills_workers_every_row_is_run_once_and_those_that_kill_alone_are_blamed(seed: int) -> None:
     draw = random.Random(seed)
-    shards = {number: draw.choice([1, 2, 7, 8, 33]) for number in draw.sample(range(20), draw.randint(1, 6))}
-    rows = [(shard, row) for shard, count in shards.items() for row in range(count)]
+    parts = {number: draw.choice([1, 2, 7, 8, 33]) for number in draw.sample(range(20), draw.randint(1, 6))}
+    rows = [(part, row) for part, count in parts.items() for row in range(count)]
     poison = set(draw.sample(rows, min(draw.choice([0, 1, 1, 3]), len(rows) - 1)))
     slots = draw.randint(1, 4)
     dead = set(draw.sample(range(slots), draw.randint(0, slots - 1)))
-    play = Play(shards, slots, poison, dead)
+    play = Play(parts, slots, poison, dead)
     play.run(draw)
     if play.schedule.error is None:
         assert sorted(play.blamed) == sorted(poison)
         assert {row: count for row, count in play.runs.items() if count != 1} == dict.fromkeys(poison, 0)
-        assert {shard for shard, _ in poison} <= set(play.careful)
+        assert {part for part, _ in poison} <= set(play.careful)
     else:  # a probe may have met a deadly row; only rows that kill a proven worker are blamed
         assert set(play.blamed) <= poison
         assert all(slot.out for slot in play.slots)
@@ -136,13 +136,13 @@ def test_a_row_costs_the_workers_that_its_part_and_the_row_itself_kill(row: int)
 def test_a_worker_that_has_died_takes_another_part_first() -> None:
     said: list[Any] = []
     slot = Slot("cpu")
-    schedule = Schedule(shards={0: 4, 1: 4}, slots=[slot], write=said.append, blame=lambda *_: {}, say=said.append)
+    schedule = Schedule(parts={0: 4, 1: 4}, slots=[slot], write=said.append, blame=lambda *_: {}, say=said.append)
     first = schedule.take(slot)
-    assert first is not None and (first.task.shard, first.row) == (0, None)
+    assert first is not None and (first.task.part, first.row) == (0, None)
     schedule.died(slot, first, "was killed")
     assert said == ["a worker of cpu was killed, in part 0"]
     second = schedule.take(slot)
-    assert second is not None and (second.task.shard, second.row) == (1, None)
+    assert second is not None and (second.task.part, second.row) == (1, None)
     schedule.finished(slot, second, 0)
     third = schedule.take(slot)
     assert third is not None and (third.task, third.row, third.task.kills) == (first.task, None, 1)
@@ -150,7 +150,7 @@ def test_a_worker_that_has_died_takes_another_part_first() -> None:
 
 def test_no_more_workers_start_than_there_are_parts_for() -> None:
     slots = [Slot("a"), Slot("b")]
-    schedule = Schedule(shards={0: 4}, slots=slots, write=print, blame=lambda *_: {}, say=print)
+    schedule = Schedule(parts={0: 4}, slots=slots, write=print, blame=lambda *_: {}, say=print)
     assert schedule.may_start(slots[0])
     schedule.started(slots[0])
     step = schedule.take(slots[0])
@@ -163,7 +163,7 @@ def test_no_more_workers_start_than_there_are_parts_for() -> None:
 def test_workers_that_die_while_they_load_count_as_deaths_of_their_device() -> None:
     said: list[str] = []
     slot = Slot("cuda:0")
-    schedule = Schedule(shards={0: 4}, slots=[slot], write=print, blame=lambda *_: {}, say=said.append)
+    schedule = Schedule(parts={0: 4}, slots=[slot], write=print, blame=lambda *_: {}, say=said.append)
     for _ in range(3):
         assert schedule.may_start(slot)
         schedule.started(slot, "ended with exit code 1")

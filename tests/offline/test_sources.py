@@ -11,7 +11,7 @@ import pytest
 
 import gen
 from gen.offline.described import describe_type
-from gen.offline.sources import sources_of
+from gen.offline.unchanged import sources_of
 from tests.offline.helpers import write_rows
 
 BASE = """
@@ -123,7 +123,7 @@ def test_sources_are_the_same_in_every_process(shapes: Any, tmp_path: Path) -> N
     }
     found = sources_of(described)
     assert {name.rpartition(".")[2] for name in found} == {*CLASSES, "Base", "Pet", "Colour", "lower"}
-    code = "import json, sys; from gen.offline.sources import sources_of\n"
+    code = "import json, sys; from gen.offline.unchanged import sources_of\n"
     code += "print(json.dumps(sources_of(json.loads(sys.argv[1]))), 'torch' in sys.modules)"
     path = {"PYTHONPATH": f"{tmp_path}:{Path(gen.__file__).parents[1]}"}
     for seed in ("1", "2"):
@@ -158,7 +158,7 @@ def test_types_of_python_and_of_gen_have_none() -> None:
 @pytest.mark.usefixtures("workers_here")
 def test_a_job_with_another_validator_is_refused_finished_or_not(shapes: Any, tmp_path: Path) -> None:
     source = write_rows(tmp_path / "a.jsonl", [{"prompt": "x", "id": "1"}, {"prompt": "y", "id": "2"}])
-    arguments: Any = {"model": "demo", "seed": 1, "shard_rows": 1, "progress": False}
+    arguments: Any = {"model": "demo", "seed": 1, "part_rows": 1, "progress": False}
     out, module = tmp_path / "out", shapes(BASE)
     report = gen.run_batch(source, out, output_type=module.Pet, **arguments)
     changed = BASE.replace(*CHANGES[2][:2])

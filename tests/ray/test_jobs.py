@@ -57,7 +57,7 @@ if any("default_worker.py" in word for word in sys.orig_argv):
 
 
 def run(folder: Path, *options: object) -> subprocess.CompletedProcess[str]:
-    words = ["rows.jsonl", "out", "--rows", 2, "--shard-rows", 3, "--seed", 7, "--max-new-tokens", 12, *options]
+    words = ["rows.jsonl", "out", "--batch-size", 2, "--part-rows", 3, "--seed", 7, "--max-new-tokens", 12, *options]
     command = [sys.executable, "-m", "gen", "batch", "run", *map(str, words)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
@@ -67,12 +67,12 @@ def test_a_killed_actor_node_and_driver_cost_nothing(tmp_path: Path, cluster: An
     rows: list[dict[str, Any]] = [{"prompt": f"One {number}", "id": str(number), "n": number} for number in range(24)]
     write_rows(tmp_path / "rows.jsonl", rows)
     quiet = gen.run_batch(
-        tmp_path / "rows.jsonl", tmp_path / "quiet", model="demo", rows=2, shard_rows=3, seed=7, max_new_tokens=12
+        tmp_path / "rows.jsonl", tmp_path / "quiet", model="demo", batch_size=2, part_rows=3, seed=7, max_new_tokens=12
     )
     (tmp_path / "plan").write_text("part-00001 actor\npart-00003 driver\npart-00005 node")
-    ends = [run(tmp_path, "--engine", "ray", "--ray-address", cluster.address)]
+    ends = [run(tmp_path, "--executor", "ray", "--ray-address", cluster.address)]
     while ends[-1].returncode < 0:
-        ends.append(run(tmp_path, "--engine", "ray", "--ray-address", cluster.address))
+        ends.append(run(tmp_path, "--executor", "ray", "--ray-address", cluster.address))
     assert [end.returncode for end in ends] == [-9, 0], ends[-1].stderr
     assert not (tmp_path / "plan").exists()
     assert ends[-1].stdout.endswith(f"24 rows, 0 failed, {quiet.tokens} tokens\n")  # Ray prints there, too
@@ -82,7 +82,7 @@ def test_a_killed_actor_node_and_driver_cost_nothing(tmp_path: Path, cluster: An
 
 def test_what_a_worker_of_ray_refuses_is_told(tmp_path: Path, cluster: Any) -> None:
     write_rows(tmp_path / "rows.jsonl", [{"prompt": "x"}])
-    address = ["--engine", "ray", "--ray-address", cluster.address]
+    address = ["--executor", "ray", "--ray-address", cluster.address]
     refused = run(tmp_path, *address, "--top-p", 7)
     assert (refused.returncode, "top_p must be" in refused.stderr) == (2, True)
     refused = run(tmp_path, *address, "--devices", "cuda:0")
@@ -94,9 +94,9 @@ def test_a_row_that_kills_actors_gets_an_error_and_no_other_row_loses_its_text(t
     rows = [{"prompt": f"One {number}", "id": "deadly" if number == 3 else str(number)} for number in range(6)]
     write_rows(tmp_path / "rows.jsonl", rows)
     quiet = gen.run_batch(
-        tmp_path / "rows.jsonl", tmp_path / "quiet", model="demo", rows=2, shard_rows=3, seed=7, max_new_tokens=12
+        tmp_path / "rows.jsonl", tmp_path / "quiet", model="demo", batch_size=2, part_rows=3, seed=7, max_new_tokens=12
     )
-    ended = run(tmp_path, "--engine", "ray", "--ray-address", cluster.address)
+    ended = run(tmp_path, "--executor", "ray", "--ray-address", cluster.address)
     assert (ended.returncode, "1 of 6 rows failed" in ended.stderr) == (1, True), ended.stderr
     expected = read_parts(quiet.parts)
     results = read_parts(sorted((tmp_path / "out").glob("part-*.jsonl")))

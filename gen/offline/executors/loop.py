@@ -132,7 +132,7 @@ class Workers:
                     schedule.started(slot)
                 if (step := schedule.take(slot)) is None:
                     return
-                asked = {"shard": step.task.shard, "row": step.row, "attempt": step.task.kills + 1}
+                asked = {"part": step.task.part, "row": step.row, "attempt": step.task.kills + 1}
                 try:
                     answer = self._workers[number].ask(task=asked, **asking)
                 except WorkerDied as death:

@@ -24,7 +24,7 @@ class RayActors:
             import ray
         except ImportError as error:
             raise ArgumentError(
-                f"the engine ray needs Ray ({error}); install it with pip install 'gen-torch[ray]'."
+                f"the executor ray needs Ray ({error}); install it with pip install 'gen-torch[ray]'."
             ) from error
         self.devices: list[str] = []
         self._ray, self._address = ray, address
@@ -62,15 +62,14 @@ class RayActors:
 
 
 class Actor:
-    """What runs in an actor: it answers as `gen.offline.worker.process` does."""
+    """What runs in an actor: it answers as `gen.offline.worker.worker` does."""
 
     def __init__(self) -> None:
         self._worker: Any = None
 
     def ask(self, line: str) -> str:
         """The answer to a request, both as JSON."""
-        from gen.offline.worker.process import answered
-        from gen.offline.worker.worker import Worker
+        from gen.offline.worker.worker import Worker, answered
 
         answer, _ = answered(self._worker, json.loads(line))
         if isinstance(answer, Worker):

@@ -25,7 +25,7 @@ class Task:
     """A part that is to be made.
 
     Attributes:
-        shard: its number.
+        part: its number.
         count: how many rows it has.
         kills: how many workers it has killed as a whole.
         todo: the rows that are to be run one by one; None if the part runs as a whole.
@@ -33,7 +33,7 @@ class Task:
         results: those of rows that were run one by one.
     """
 
-    shard: int
+    part: int
     count: int
     kills: int = 0
     todo: deque[int] | None = None
@@ -56,7 +56,7 @@ class Step:
     probe: bool = False
 
     def __str__(self) -> str:
-        return f"part {self.task.shard}" if self.row is None else f"row {self.row} of part {self.task.shard}"
+        return f"part {self.task.part}" if self.row is None else f"row {self.row} of part {self.task.part}"
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Schedule:
     """Hands out steps to threads, one for each slot.
 
     Args:
-        shards: how many rows each open shard has, by its number.
+        parts: how many rows each open part has, by its number.
         slots: the devices.
         write: called with a task whose rows were run one by one, when it has all results.
         blame: gives the result of a row of a task that has killed workers, and how it did.
@@ -91,7 +91,7 @@ class Schedule:
         error: the error that stopped the job before its end.
     """
 
-    shards: dict[int, int]
+    parts: dict[int, int]
     slots: Sequence[Slot]
     write: Callable[[Task], object]
     blame: Callable[[Task, int, str], Result]
@@ -104,7 +104,7 @@ class Schedule:
     _changed: Condition = field(default_factory=Condition)
 
     def __post_init__(self) -> None:
-        self._todo.extend(Task(shard=number, count=count) for number, count in self.shards.items())
+        self._todo.extend(Task(part=number, count=count) for number, count in self.parts.items())
 
     @property
     def over(self) -> bool:

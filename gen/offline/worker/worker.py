@@ -1,15 +1,23 @@
-"""A worker of any engine: checks a job's settings, and makes its parts.
+"""A worker: checks a job's settings, and makes its parts, in a process of its own or in an actor of Ray's.
 
 A part is one call of the loop with a fixed number of rows, in an order that follows from the manifest. So every worker
 makes the same part; in bfloat16 this holds on the same kind of device.
+
+As a process it reads requests line by line from stdin, and ends when stdin ends. Each line is a JSON object, and so is
+each answer on stdout; output that libraries print goes to stderr.
 """
 
 import json
+import os
+import signal
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 import torch
@@ -29,14 +37,15 @@ from gen.loop.options import Options
 from gen.loop.row_pool import usual_rows
 from gen.loop.runner import run_all
 from gen.offline.described import made_speculate, made_type
-from gen.offline.manifest import Manifest, difference, read_manifest, versions
+from gen.offline.executors.processes import KINDS
+from gen.offline.manifest import Manifest, read_manifest
 from gen.offline.parts import Result, counts_of, failed, write_part
 from gen.offline.rows import Row
-from gen.offline.sources import sources_of
-from gen.offline.worker.fingerprint import fingerprint
+from gen.offline.unchanged import difference, fingerprint, sources_of, versions
 from gen.offline.worker.reading import OldTexts, Reader, ReadRow, failure_of
 from gen.server.errors import ApiError
 
+FAULT = 70  # the exit code after an error that the process may not survive; its last line has the error
 _UNSPENT = 0.5  # of a GPU's memory is left free if a worker chooses the number of rows
 
 
@@ -78,7 +87,7 @@ class Worker:
         self._run([replace(call, requests=[one_token])], rows=None)  # one token with all rows' settings
         return {
             **self._facts(),
-            "rows": self._rows_that_fit(longest),
+            "batch_size": self._rows_that_fit(longest),
             "devices": [str(device) for device in available_devices() if device.type == "cuda"] or ["cpu"],
         }
 
@@ -86,7 +95,7 @@ class Worker:
         self,
         folder: Path,
         digest: str,
-        shard: int,
+        part: int,
         row: int | None = None,
         *,
         attempt: int = 1,
@@ -108,7 +117,7 @@ class Worker:
         begin, manifest = time.time(), self._read_manifest(folder, digest)
         if drafts is not None and self._old is None:
             self._old = OldTexts(drafts)
-        results = self._results(manifest, manifest.shard(folder, shard, row))
+        results = self._results(manifest, manifest.rows_of(folder, part, row))
         if row is not None:
             return {"good": None if failed(results[0]) else row, "result": results[0]}
         meta = {
@@ -119,7 +128,7 @@ class Worker:
             "begun": round(begin, 3),
             "seconds": round(time.time() - begin, 3),
         }
-        write_part(folder, shard, results, meta)
+        write_part(folder, part, results, meta)
         good = next((row for row, result in enumerate(results) if not failed(result)), None)
         return {**counts_of(results), "good": good}
 
@@ -135,14 +144,14 @@ class Worker:
                 read[index] = self._reader.read(row, draft)
             except (ArgumentError, ApiError) as error:
                 results[index] = failure_of(row, error)
-        jobs = self._run([one.call for one in read.values()], rows=manifest.rows)
+        jobs = self._run([one.call for one in read.values()], rows=manifest.batch_size)
         for (index, one), job in zip(read.items(), jobs, strict=True):
             try:
                 results[index] = one.result(manifest, self._model, job)
             except TooManyRows as error:
                 raise GenError(
-                    f"--rows {manifest.rows} are too many for the memory of {self._model.placement}: {error} Begin the "
-                    f"job again in another folder, with --rows {error.rows}."
+                    f"batch_size={manifest.batch_size} is too much for the memory of {self._model.placement}: {error} "
+                    f"Begin the job again in another folder, with batch_size={error.rows}."
                 ) from error
             except GenError as error:
                 results[index] = failure_of(rows[index], error)
@@ -218,3 +227,58 @@ def schema_of_type(output_type: Any) -> Any:
         case JsonSchema():
             return json.loads(output_type.schema)
     return schema_of(output_type)[0]
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    asked: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    Thread(target=_listen, args=(asked,), daemon=True).start()
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    worker: Worker | None = None
+    while True:
+        answer, fault = answered(worker, asked.get())
+        if isinstance(answer, Worker):
+            worker, answer = answer, {}
+        print(json.dumps(answer), file=answers, flush=True)
+        if fault:
+            answers.flush()
+            os._exit(FAULT)  # other threads may never end
+
+
+def answered(worker: Worker | None, asked: dict[str, Any]) -> tuple[Any, bool]:
+    """The answer to a request, and whether the process must end."""
+    try:
+        match asked:
+            case {"settings": settings, "device": device, "threads": threads}:
+                return Worker(settings, device, threads), False
+            case {"check": row, "devices": devices} if worker is not None:
+                return worker.check(None if row is None else Row(**row), devices), False
+            case {"folder": folder, "digest": digest, "drafts": drafts, "task": task} if worker is not None:
+                old = None if drafts is None else Path(drafts)
+                return worker.run(Path(folder), digest, **task, drafts=old), False
+        raise GenError(f"a worker was asked {list(asked)}")
+    except GenError as error:
+        kind = next(kind for kind in KINDS if isinstance(error, kind))
+        return {"error": str(error), "kind": KINDS.index(kind)}, False
+    except OSError as error:  # for example, a full disk
+        return {
+            "error": f"{error}. What is done stays; the same call goes on from there.",
+            "kind": KINDS.index(GenError),
+        }, False
+    except Exception as error:
+        return {"fault": f"{type(error).__name__}: {error}"}, True
+
+
+def _listen(asked: "SimpleQueue[dict[str, Any]]") -> None:
+    for line in sys.stdin:
+        asked.put(json.loads(line))
+    os._exit(0)  # the driver is gone
+
+
+if __name__ == "__main__":
+    main()

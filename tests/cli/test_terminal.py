@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import gen
-from gen.cli.inputs import read_prompts
+from gen.cli.terminal import read_prompts
 
 Capture = pytest.CaptureFixture[str]
 
