@@ -92,26 +92,22 @@ class _OfEngine(Collector):
         import gen
 
         stats, model = self._engine.stats(), self._engine.model
-        yield self._gauge("vllm:num_requests_running", "Texts that are being generated.", stats.running)
-        yield self._gauge("vllm:num_requests_waiting", "Texts that wait for a row.", stats.waiting)
-        yield self._gauge("gen_compiling_requests", "Texts that wait for their output type.", stats.compiling)
-        yield self._gauge("gen_progress_age_seconds", "Time since the engine last made progress.", stats.progress_age)
         tree = tree_of(model)
-        yield self._gauge("gen_prefix_cache_bytes", "Memory of what is kept of prompts.", tree.nbytes if tree else 0)
-        yield self._counter("vllm:generation_tokens", "Tokens of all texts.", stats.tokens)
-        yield self._counter("vllm:prompt_tokens", "Tokens of the prompts of all texts.", stats.prompt_tokens)
-        yield self._counter("gen_steps", "Turns of the engine's loop.", stats.steps)
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        for kind, name, help, value in (
+            (gauge, "vllm:num_requests_running", "Texts that are being generated.", stats.running),
+            (gauge, "vllm:num_requests_waiting", "Texts that wait for a row.", stats.waiting),
+            (gauge, "gen_compiling_requests", "Texts that wait for their output type.", stats.compiling),
+            (gauge, "gen_progress_age_seconds", "Time since the engine last made progress.", stats.progress_age),
+            (gauge, "gen_prefix_cache_bytes", "Memory of what is kept of prompts.", tree.nbytes if tree else 0),
+            (counter, "vllm:generation_tokens", "Tokens of all texts.", stats.tokens),
+            (counter, "vllm:prompt_tokens", "Tokens of the prompts of all texts.", stats.prompt_tokens),
+            (counter, "gen_steps", "Turns of the engine's loop.", stats.steps),
+        ):
+            found = kind(name, help, labels=["model_name"])
+            found.add_metric([self._name], value)
+            yield found
         placed = str(model.placement.logits_device)
         yield InfoMetricFamily(
             "gen_build", "What runs.", {"version": gen.__version__, "model_name": self._name, "device": placed}
         )
-
-    def _gauge(self, name: str, help: str, value: float) -> Metric:
-        found = GaugeMetricFamily(name, help, labels=["model_name"])
-        found.add_metric([self._name], value)
-        return found
-
-    def _counter(self, name: str, help: str, value: float) -> Metric:
-        found = CounterMetricFamily(name, help, labels=["model_name"])
-        found.add_metric([self._name], value)
-        return found

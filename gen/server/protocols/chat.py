@@ -1,37 +1,29 @@
 """`/v1/chat/completions`, OpenAI's; jobs read bodies and write whole answers with it, too."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 import gen
 from gen.completions import Completion, StreamEvent, ToolCallDelta
 from gen.models.base import Model
 from gen.server.conversations import asked_of_chat, clients_template, read_messages, thinking, turn_of
-from gen.server.errors import ApiError, in_openai_form, refused
+from gen.server.errors import refused
 from gen.server.likelihoods import in_chat_form, in_prompt_form, likely_prompt, likely_tokens
-from gen.server.output_types import new_id, read_tools, type_of_format, type_of_structure
-from gen.server.sampling import NOT_SUPPORTED, SamplingFields
+from gen.server.output_types import new_id, read_tools
+from gen.server.protocols.chunks import ChunkedBody, ChunkWriter, Likeliest
+from gen.server.sampling import NOT_SUPPORTED
 from gen.server.served import Asked, Served
 from gen.server.texts import Ended, Texts
-from gen.server.writing import Asking, event, receipt_of, usage_of
+from gen.server.writing import Asking, usage_of
 from gen.tokens.thoughts import Thinking
 from gen.tokens.tokenizers import Tokenizer
 
-FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
 
-
-class StreamOptions(BaseModel):
-    """What a stream has besides the texts."""
-
-    include_usage: bool = False
-
-
-class ChatBody(SamplingFields):
+class ChatBody(ChunkedBody):
     """The fields of a request."""
 
     refused: ClassVar[Mapping[str, object]] = {
@@ -46,21 +38,14 @@ class ChatBody(SamplingFields):
     }
 
     messages: list[Any]
-    max_tokens: Annotated[int, Field(ge=0)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
-    n: Annotated[int, Field(ge=1)] = 1
-    return_receipt: bool = False
     logprobs: bool = False
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    response_format: dict[str, Any] | None = None
-    structured_outputs: dict[str, Any] | None = None
+    top_logprobs: Likeliest | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool = True
     reasoning_effort: str | None = None
     thinking_token_budget: Annotated[int, Field(ge=0)] | None = None
-    stream_options: StreamOptions | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
@@ -71,7 +56,6 @@ class ChatBody(SamplingFields):
     safety_identifier: Any = None
     service_tier: Any = None
     store: Any = None
-    user: Any = None
 
 
 def read_chat(model: Model, body: ChatBody, most_kb: float) -> tuple[Asked, str]:
@@ -90,7 +74,7 @@ def read_chat(model: Model, body: ChatBody, most_kb: float) -> tuple[Asked, str]
         body,
         messages,
         tools=tools,
-        output_type=_output_type(body, most_kb),
+        output_type=body.output_type(most_kb),
         template=template,
         thinks=body.thinking_token_budget if body.thinking_token_budget is not None else thinks,
         cap=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
@@ -134,7 +118,7 @@ def _choice(tokenizer: Tokenizer, body: ChatBody, number: int, ended: Ended, cal
         "index": number,
         "message": message | thought(said.reasoning),
         "logprobs": logprobs_of(tokenizer, body, said),
-        **finished(body, ended.completion, called if calls else "stop"),
+        **body.finished(ended.completion, called if calls else "stop"),
     }
 
 
@@ -144,20 +128,6 @@ def call_of(delta: ToolCallDelta) -> dict[str, Any]:
     if delta.name is None:
         return {"function": function}
     return {"id": delta.id or new_id("call_"), "type": "function", "function": {"name": delta.name, **function}}
-
-
-def finished(body: ChatBody, completion: Completion, called: str) -> dict[str, Any]:
-    """The fields that say how a text has ended.
-
-    Args:
-        called: the finish_reason if the text has ended by itself.
-    """
-    reason = FINISHED[completion.finish_reason or "length"]
-    return {
-        "finish_reason": called if reason == "stop" else reason,
-        "stop_reason": completion.stop_reason,
-        **receipt_of(completion, asked=body.return_receipt),
-    }
 
 
 def logprobs_of(tokenizer: Tokenizer, body: ChatBody, new: StreamEvent) -> dict[str, Any] | None:
@@ -179,25 +149,15 @@ def _template_arguments(
     return thoughts | clients_template(body.chat_template_kwargs) | turn, thinks
 
 
-def _output_type(body: ChatBody, most_kb: float) -> Any:
-    if body.response_format is not None and body.structured_outputs is not None:
-        raise refused("a text has one output type; give response_format or structured_outputs.", "structured_outputs")
-    if body.structured_outputs is not None:
-        return type_of_structure(body.structured_outputs, most_kb)
-    return type_of_format(body.response_format, "response_format", most_kb)
-
-
 def chat(served: Served, body: ChatBody) -> Asking:
     """What a conversation asks for."""
     name = served.name_of(body.model)
     asked, called = read_chat(served.model, body, served.settings.max_schema_kb)
-    if body.prompt_logprobs is not None and body.stream:
-        raise refused("prompt_logprobs come with whole answers only; leave stream out.", "prompt_logprobs")
     asked = replace(asked, prompt_logprobs=body.prompt_logprobs, receipts=body.return_receipt)
     return Asking(asked, partial(ChatWriter, served, body, name, called=called), body.stream)
 
 
-class ChatWriter:
+class ChatWriter(ChunkWriter):
     """Writes chat completions, and chunks of them.
 
     Args:
@@ -205,15 +165,10 @@ class ChatWriter:
     """
 
     def __init__(self, served: Served, body: ChatBody, name: str, texts: Texts, called: str) -> None:
-        self._tokenizer, self._body, self._texts, self._called = served.model.tokenizer, body, texts, called
+        head = {"object": "chat.completion.chunk", "model": name, "system_fingerprint": f"gen-{gen.__version__}"}
+        super().__init__(served.model.tokenizer, body, "chatcmpl-", **head)
+        self._body, self._texts, self._called = body, texts, called
         self._calls: set[int] = set()  # the numbers of texts that call tools
-        self._with_usage = body.stream_options is not None and body.stream_options.include_usage
-        self._head = {
-            "id": new_id("chatcmpl-"),
-            "created": int(time.time()),
-            "model": name,
-            "system_fingerprint": f"gen-{gen.__version__}",
-        }
 
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
         answer = self._head | whole_chat(self._tokenizer, self._body, ended, prompt_tokens, self._called)
@@ -238,19 +193,7 @@ class ChatWriter:
 
     def end(self, number: int, completion: Completion) -> Iterable[str]:
         called = self._called if number in self._calls else "stop"
-        yield self._chunk(number, {}, finished(self._body, completion, called))
-
-    def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
-        if self._with_usage:
-            yield self._event([], usage_of(made, prompt_tokens, self._tokenizer))
-        yield "data: [DONE]\n\n"
-
-    def fail(self, error: ApiError) -> Iterable[str]:
-        yield event(in_openai_form(error))
+        yield self._chunk(number, {}, self._body.finished(completion, called))
 
     def _chunk(self, number: int, delta: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> str:
         return self._event([{"index": number, "delta": delta, "logprobs": None, "finish_reason": None, **(more or {})}])
-
-    def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> str:
-        chunk = {**self._head, "object": "chat.completion.chunk", "choices": choices}
-        return event({**chunk, "usage": usage} if self._with_usage else chunk)

@@ -1,6 +1,5 @@
 """`/v1/completions`, OpenAI's: texts and token ids, without a chat template."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -9,18 +8,17 @@ from pydantic import Field
 
 from gen.completions import Completion, StreamEvent
 from gen.errors import show
-from gen.server.errors import ApiError, in_openai_form, refused
+from gen.server.errors import refused
 from gen.server.likelihoods import Likely, in_prompt_form, in_text_form, likely_prompt, likely_tokens, text_of
-from gen.server.output_types import new_id, type_of_format, type_of_structure
-from gen.server.protocols.chat import FINISHED, StreamOptions
-from gen.server.sampling import NOT_SUPPORTED, SamplingFields
+from gen.server.protocols.chunks import ChunkedBody, ChunkWriter, Likeliest
+from gen.server.sampling import NOT_SUPPORTED
 from gen.server.served import Asked, Served
 from gen.server.texts import Ended, Texts, as_event
-from gen.server.writing import Asking, event, receipt_of, usage_of
+from gen.server.writing import Asking, usage_of
 from gen.tokens.tokenizers import Tokenizer
 
 
-class CompletionBody(SamplingFields):
+class CompletionBody(ChunkedBody):
     """The fields of a request."""
 
     refused: ClassVar[Mapping[str, object]] = {
@@ -28,18 +26,10 @@ class CompletionBody(SamplingFields):
     }
 
     prompt: str | list[Any] = ""
-    max_tokens: Annotated[int, Field(ge=0)] | None = None
-    n: Annotated[int, Field(ge=1)] = 1
     best_of: Annotated[int, Field(ge=0)] | None = None
     echo: bool = False
     suffix: str | None = None
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    response_format: dict[str, Any] | None = None
-    structured_outputs: dict[str, Any] | None = None
-    stream_options: StreamOptions | None = None
-    return_receipt: bool = False
-    user: Any = None
+    logprobs: Likeliest | None = None
 
 
 def complete(served: Served, body: CompletionBody) -> Asking:
@@ -50,16 +40,11 @@ def complete(served: Served, body: CompletionBody) -> Asking:
         prompts = [fill_in(served.model.tokenizer, prompt, body.suffix) for prompt in prompts]
     if body.best_of not in (None, 0, body.n):
         raise refused("best_of must equal n, or be left out: this server returns every text that it makes.", "best_of")
-    if body.response_format is not None and body.structured_outputs is not None:
-        raise refused("a text has one output type; give response_format or structured_outputs.", "structured_outputs")
-    if body.prompt_logprobs is not None and body.stream:
-        raise refused("prompt_logprobs come with whole answers only; leave stream out.", "prompt_logprobs")
-    most_kb, of_prompt = served.settings.max_schema_kb, (body.prompt_logprobs, body.logprobs if body.echo else None)
+    of_prompt = (body.prompt_logprobs, body.logprobs if body.echo else None)
     asked = Asked(
         prompts=prompts,
         sampler=body.sampler(served.model),
-        output_type=type_of_format(body.response_format, "response_format", most_kb)
-        or type_of_structure(body.structured_outputs, most_kb),
+        output_type=body.output_type(served.settings.max_schema_kb),
         n=body.n,
         seed=body.seed_of_gen,
         cap=body.max_tokens,
@@ -82,29 +67,22 @@ def read_prompts(given: str | list[Any], field: str = "prompt") -> list[Any]:
     return list(prompts)
 
 
-class CompletionWriter:
+class CompletionWriter(ChunkWriter):
     """Writes completions, and chunks of them."""
 
     def __init__(self, served: Served, body: CompletionBody, name: str, prompts: Sequence[Any], texts: Texts) -> None:
-        self._tokenizer, self._body, self._texts = served.model.tokenizer, body, texts
-        self._prompts, decode = prompts, self._tokenizer.decode
+        super().__init__(served.model.tokenizer, body, "cmpl-", object="text_completion", model=name)
+        self._body, self._texts, self._prompts, decode = body, texts, prompts, self._tokenizer.decode
         said = [(one if isinstance(one, str) else decode(one)) if body.echo else "" for one in prompts]
         self._echoed = [text for text in said for _ in range(body.n)]  # what each text begins with
         self._offsets = [len(text) for text in self._echoed]  # where the next token of each text begins
         late = body.echo and body.logprobs is not None  # then a prompt is echoed once its log-probabilities are known
         self._late = set(range(len(self._echoed))) if late else set[int]()
-        self._with_usage = body.stream_options is not None and body.stream_options.include_usage
-        self._head = {
-            "id": new_id("cmpl-"),
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": name,
-        }
 
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
         choices = [
             self._choice(number, self._echoed[number] + one.said.text, self._logprobs(number, one.said))
-            | self._finished(one.completion)
+            | self._body.finished(one.completion)
             | self._of_prompt(number, one.said)
             for number, one in enumerate(ended)
         ]
@@ -123,25 +101,10 @@ class CompletionWriter:
     def end(self, number: int, completion: Completion) -> Iterable[str]:
         if number in self._late:  # the text has no tokens
             yield from self.grow(number, as_event(completion))
-        yield self._event([self._choice(number, "") | self._finished(completion)])
-
-    def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
-        if self._with_usage:
-            yield self._event([], usage_of(made, prompt_tokens, self._tokenizer))
-        yield "data: [DONE]\n\n"
-
-    def fail(self, error: ApiError) -> Iterable[str]:
-        yield event(in_openai_form(error))
+        yield self._event([self._choice(number, "") | self._body.finished(completion)])
 
     def _choice(self, number: int, text: str, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
         return {"index": number, "text": text, "logprobs": logprobs, "finish_reason": None}
-
-    def _finished(self, completion: Completion) -> dict[str, Any]:
-        return {
-            "finish_reason": FINISHED[completion.finish_reason or "length"],
-            "stop_reason": completion.stop_reason,
-            **receipt_of(completion, asked=self._body.return_receipt),
-        }
 
     def _logprobs(self, number: int, new: StreamEvent) -> dict[str, Any] | None:
         if self._body.logprobs is None:
@@ -172,10 +135,6 @@ class CompletionWriter:
             return {}
         before = likely_prompt(self._texts.prompt_ids(number), new.prompt_logprobs, top)
         return {"prompt_logprobs": in_prompt_form(self._tokenizer, before)}
-
-    def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> str:
-        chunk = {**self._head, "choices": choices}
-        return event({**chunk, "usage": usage} if self._with_usage else chunk)
 
 
 _MARKS = (  # special tokens: before the first text, before the last one, and before the text between them

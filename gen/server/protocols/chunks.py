@@ -1,0 +1,92 @@
+"""What chat completions and completions have in common: fields, how texts end, and streams of chunks."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from gen.completions import Completion
+from gen.server.errors import ApiError, in_openai_form, refused
+from gen.server.output_types import new_id, type_of_format, type_of_structure
+from gen.server.sampling import SamplingFields
+from gen.server.writing import event, receipt_of, usage_of
+from gen.tokens.tokenizers import Tokenizer
+
+_FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
+Likeliest = Annotated[int, Field(ge=0, le=20)]
+
+
+class StreamOptions(BaseModel):
+    """What a stream has besides the texts."""
+
+    include_usage: bool = False
+
+
+class ChunkedBody(SamplingFields):
+    """The fields that both have."""
+
+    n: Annotated[int, Field(ge=1)] = 1
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    prompt_logprobs: Likeliest | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    stream_options: StreamOptions | None = None
+    return_receipt: bool = False
+    user: Any = None
+
+    def output_type(self, most_kb: float) -> Any:
+        """The output type of the texts; None if they have none.
+
+        Args:
+            most_kb: how large schemas may be, in KiB.
+        """
+        if self.response_format is not None and self.structured_outputs is not None:
+            raise refused(
+                "a text has one output type; give response_format or structured_outputs.", "structured_outputs"
+            )
+        if self.prompt_logprobs is not None and self.stream:
+            raise refused("prompt_logprobs come with whole answers only; leave stream out.", "prompt_logprobs")
+        if self.structured_outputs is not None:
+            return type_of_structure(self.structured_outputs, most_kb)
+        return type_of_format(self.response_format, "response_format", most_kb)
+
+    def finished(self, completion: Completion, itself: str = "stop") -> dict[str, Any]:
+        """The fields that say how a text has ended.
+
+        Args:
+            itself: the finish_reason if it has ended by itself.
+        """
+        reason = _FINISHED[completion.finish_reason or "length"]
+        return {
+            "finish_reason": itself if reason == "stop" else reason,
+            "stop_reason": completion.stop_reason,
+            **receipt_of(completion, asked=self.return_receipt),
+        }
+
+
+class ChunkWriter:
+    """What the writers of both have.
+
+    Args:
+        kind: begins the answer's id.
+        head: fields of each chunk, besides its id and its time.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, body: ChunkedBody, kind: str, **head: Any) -> None:
+        self._tokenizer = tokenizer
+        self._with_usage = body.stream_options is not None and body.stream_options.include_usage
+        self._head: dict[str, Any] = {"id": new_id(kind), "created": int(time.time()), **head}
+
+    def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
+        if self._with_usage:
+            yield self._event([], usage_of(made, prompt_tokens, self._tokenizer))
+        yield "data: [DONE]\n\n"
+
+    def fail(self, error: ApiError) -> Iterable[str]:
+        yield event(in_openai_form(error))
+
+    def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> str:
+        """A chunk."""
+        chunk = {**self._head, "choices": choices}
+        return event({**chunk, "usage": usage} if self._with_usage else chunk)
