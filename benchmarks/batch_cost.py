@@ -23,9 +23,9 @@ from gen.calls.reading import read_call
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.runner import run_all
-from gen.offline.manifest import read_manifest
+from gen.offline.folder import read_manifest
 from gen.offline.rows import Row, row_seed
-from gen.offline.worker.worker import Worker
+from gen.offline.worker import Worker
 from gen.requests.settings import Settings
 
 SHORTEST, LONGEST = 8, 320  # new tokens

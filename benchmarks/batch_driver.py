@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gen.offline.executors import processes
+from gen.offline.folder import NAME, meta_path, read_manifest
 from gen.offline.job import run_batch
-from gen.offline.manifest import NAME, read_manifest
-from gen.offline.parts import meta_path
 
 AT_ONCE, A_SHARD = 64, 512
 WAIT = 0.05  # seconds that a simulated worker needs for a part

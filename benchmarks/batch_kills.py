@@ -154,13 +154,13 @@ class Kills:
 def _run_command(folder: Path, words: list[str]) -> None:
     """Run the command with forks as its workers."""
     from gen.cli import main
+    from gen.offline import worker
     from gen.offline.executors import processes
     from gen.offline.executors.processes import WorkerProcess
-    from gen.offline.worker import process
 
     class ForkedWorker(WorkerProcess):
         def __init__(self) -> None:
-            self._process: Any = Forked(process.main, pipes=True)
+            self._process: Any = Forked(worker.main, pipes=True)
 
     vars(processes)["WorkerProcess"] = ForkedWorker
     os.chdir(folder)
@@ -212,10 +212,10 @@ def _import_all() -> None:
     """What a worker imports, so that its forks need not."""
     import transformers
 
-    import gen.offline.worker.worker
+    import gen.offline.worker
 
     gen.load("demo", device="cpu")
-    assert transformers and gen.offline.worker.worker
+    assert transformers and gen.offline.worker
 
 
 def _cluster() -> str:

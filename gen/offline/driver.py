@@ -15,10 +15,22 @@ from gen.offline.executors.processes import Answer
 from gen.offline.executors.progress import Progress, say
 from gen.offline.executors.schedule import Schedule, Slot, Task
 from gen.offline.files import locked, remove, remove_left_aside
+from gen.offline.folder import (
+    NAME,
+    Manifest,
+    Result,
+    counts_of,
+    done_parts,
+    error_result,
+    part_path,
+    parts_of,
+    read_manifest,
+    read_meta,
+    write_manifest,
+    write_part,
+)
 from gen.offline.inputs import NAME as ROWS
 from gen.offline.inputs import check_unchanged, digests, write_rows
-from gen.offline.manifest import NAME, Manifest, parts_of, read_manifest, write_manifest
-from gen.offline.parts import Result, counts_of, done_parts, error_result, part_path, read_meta, write_part
 from gen.offline.unchanged import difference, sources_of, versions
 
 _PART = 8  # times as many rows as run at once

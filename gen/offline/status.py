@@ -8,8 +8,7 @@ from typing import Any
 
 from gen.errors import GenError, show_path
 from gen.offline.files import held_by, written_aside
-from gen.offline.manifest import NAME, Manifest, read_manifest
-from gen.offline.parts import Result, done_parts, part_path, read_meta, read_part
+from gen.offline.folder import NAME, Manifest, Result, done_parts, part_path, read_manifest, read_meta, read_part
 from gen.offline.records import import_parquet
 
 

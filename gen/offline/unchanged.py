@@ -22,7 +22,7 @@ from gen.models.transformers.peft_adapters import find_adapter
 from gen.offline.described import Described, imported
 
 if TYPE_CHECKING:
-    from gen.offline.manifest import Manifest
+    from gen.offline.folder import Manifest
 
 _WEIGHTS = {".safetensors", ".bin", ".gguf", ".pt", ".pth", ".h5", ".msgpack"}
 _LEFT_OUT = {".md", ".py", ".pyc", ".png", ".jpg", ".lock", ".gitattributes"}

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from gen.offline.executors.processes import Answer, WorkerDied, read_answer
-from gen.offline.manifest import read_manifest
-from gen.offline.worker.worker import Worker, answered
+from gen.offline.folder import read_manifest
+from gen.offline.worker import Worker, answered
 
 
 class WorkerHere:

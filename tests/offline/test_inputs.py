@@ -12,8 +12,8 @@ import pyarrow.parquet
 import pytest
 
 import gen
+from gen.offline.folder import parts_of
 from gen.offline.inputs import NAME, check_unchanged, digests, read_rows, write_rows
-from gen.offline.manifest import parts_of
 from gen.offline.records import read_line, read_records
 from gen.offline.rows import Row, check_template, read_row
 from tests.offline.helpers import write_rows as write_jsonl

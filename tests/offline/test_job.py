@@ -18,11 +18,10 @@ import gen
 from gen.loop.step_times import Costs
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
-from gen.offline.manifest import read_manifest
-from gen.offline.parts import part_path
+from gen.offline.folder import part_path, read_manifest
+from gen.offline.reading import OldTexts, Reader
 from gen.offline.rows import Row, row_seed
-from gen.offline.worker.reading import OldTexts, Reader
-from gen.offline.worker.worker import Worker
+from gen.offline.worker import Worker
 from tests.helpers import needs_kernels_that_agree
 from tests.offline.helpers import read_parts, write_rows
 

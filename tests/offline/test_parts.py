@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 import gen
 from gen.offline.files import as_line
-from gen.offline.parts import done_parts, part_path, read_meta, write_part
+from gen.offline.folder import done_parts, part_path, read_meta, write_part
 from gen.offline.status import status
 from tests.offline.helpers import read_parts, write_rows
 

@@ -46,7 +46,7 @@ FAULTS = """
 import os, signal, sys
 from pathlib import Path
 
-if "gen.offline.worker.worker" in sys.orig_argv:
+if "gen.offline.worker" in sys.orig_argv:
     plan, replace = Path("plan"), os.replace
     with open("pids", "a") as file:
         print(os.getpid(), file=file)

@@ -41,7 +41,7 @@ class Workers:
     """The workers of one job.
 
     Args:
-        settings, threads: see `gen.offline.manifest.Manifest`.
+        settings, threads: see `gen.offline.folder.Manifest`.
     """
 
     def __init__(self, executor: Executor, settings: Mapping[str, Any], threads: int) -> None:
@@ -50,7 +50,7 @@ class Workers:
         self._workers: dict[int, Worker] = {}
 
     def check(self, longest: Mapping[str, Any] | None) -> Answer:
-        """The answer of a first worker that checks the job; see `gen.offline.worker.worker.Worker.check`.
+        """The answer of a first worker that checks the job; see `gen.offline.worker.Worker.check`.
 
         It runs on the first device where a worker stays alive.
 

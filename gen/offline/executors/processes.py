@@ -60,13 +60,13 @@ class Processes:
 
 
 class WorkerProcess:
-    """A process that runs `gen.offline.worker.worker`."""
+    """A process that runs `gen.offline.worker`."""
 
     def __init__(self) -> None:
         own = [folder or os.getcwd() for folder in sys.path]  # what the driver can import
         path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), *own]))
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "gen.offline.worker.worker"],
+            [sys.executable, "-P", "-m", "gen.offline.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **cpu_threads.variables(None), "PYTHONPATH": path},

@@ -62,14 +62,14 @@ class RayActors:
 
 
 class Actor:
-    """What runs in an actor: it answers as `gen.offline.worker.worker` does."""
+    """What runs in an actor: it answers as `gen.offline.worker` does."""
 
     def __init__(self) -> None:
         self._worker: Any = None
 
     def ask(self, line: str) -> str:
         """The answer to a request, both as JSON."""
-        from gen.offline.worker.worker import Worker, answered
+        from gen.offline.worker import Worker, answered
 
         answer, _ = answered(self._worker, json.loads(line))
         if isinstance(answer, Worker):

@@ -38,11 +38,10 @@ from gen.loop.row_pool import usual_rows
 from gen.loop.runner import run_all
 from gen.offline.described import made_speculate, made_type
 from gen.offline.executors.processes import KINDS
-from gen.offline.manifest import Manifest, read_manifest
-from gen.offline.parts import Result, counts_of, failed, write_part
+from gen.offline.folder import Manifest, Result, counts_of, failed, read_manifest, write_part
+from gen.offline.reading import OldTexts, Reader, ReadRow, failure_of
 from gen.offline.rows import Row
 from gen.offline.unchanged import difference, fingerprint, sources_of, versions
-from gen.offline.worker.reading import OldTexts, Reader, ReadRow, failure_of
 from gen.server.errors import ApiError
 
 FAULT = 70  # the exit code after an error that the process may not survive; its last line has the error

@@ -12,8 +12,7 @@ from gen.loop.jobs import Job
 from gen.loop.results.events import Events
 from gen.models.base import Model
 from gen.offline.executors.progress import say
-from gen.offline.manifest import Manifest
-from gen.offline.parts import Result, request_id
+from gen.offline.folder import Manifest, Result, request_id
 from gen.offline.rows import Row
 from gen.requests.settings import Settings
 from gen.samplers import MultinomialSampler, Sampler

@@ -15,14 +15,13 @@ from gen.errors import ArgumentError, IncompleteError, ValueRefusedError, show
 from gen.loop.jobs import Job
 from gen.models.base import Model
 from gen.offline.described import made_sampler, made_type
-from gen.offline.manifest import Manifest
-from gen.offline.parts import Result, carried, error_result
+from gen.offline.folder import Manifest, Result, carried, error_result
 from gen.offline.rows import Row, row_seed
 from gen.requests.settings import Settings
 from gen.samplers import Sampler
 
 if TYPE_CHECKING:
-    from gen.offline.worker.bodies import ReadBody  # which takes 0.3 s to import
+    from gen.offline.bodies import ReadBody  # which takes 0.3 s to import
 
 import json
 from pathlib import Path
@@ -43,7 +42,7 @@ class ReadRow:
     def result(self, manifest: Manifest, model: Model, job: Job) -> Result:
         """The result of the row."""
         if self.body is not None:
-            from gen.offline.worker.bodies import answer_of
+            from gen.offline.bodies import answer_of
 
             return answer_of(manifest, self.row, self.body, self.call, job, model)
         found = self.call.result(job)
@@ -78,7 +77,7 @@ class Reader:
         given = {**self._settings, "sampler": self._sampler, **row.asked, "seed": row_seed(self._settings["seed"], row)}
         given["draft"] = draft
         if row.body is not None:
-            from gen.offline.worker.bodies import read_body
+            from gen.offline.bodies import read_body
 
             body = read_body(self._model, row.body, self._sampler, self._known)
             prompt, given = body.messages, {**given, **body.settings}
@@ -150,7 +149,7 @@ def _told(completion: Completion, typed: bool) -> Result:
 def failure_of(row: Row, error: Exception) -> Result:
     """The result of a row that has failed."""
     if row.body is not None:
-        from gen.offline.worker.bodies import refusal_of
+        from gen.offline.bodies import refusal_of
 
         return refusal_of(row, error)
     text = error.completion.text if isinstance(error, IncompleteError | ValueRefusedError) else None
