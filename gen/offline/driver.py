@@ -13,7 +13,7 @@ from gen.errors import ArgumentError, show
 from gen.offline.executors.loop import Executor, Workers
 from gen.offline.executors.processes import Answer
 from gen.offline.executors.progress import Progress, say
-from gen.offline.executors.schedule import Schedule, Slot, Task
+from gen.offline.executors.schedule import Schedule, Task
 from gen.offline.files import locked, remove, remove_left_aside
 from gen.offline.folder import (
     NAME,
@@ -191,18 +191,14 @@ class Driver:
             [found] = manifest.rows_of(self.folder, task.part, row)
             return error_result(found, f"a worker {reason} while it ran this row alone")
 
-        def schedule(slots: list[Slot]) -> Schedule:
-            return Schedule(parts=open_parts, slots=slots, write=write, blame=blame, say=say)
-
-        asked = {"folder": str(self.folder), "digest": digest, "drafts": self.drafts and str(self.drafts)}
         assert self._workers is not None  # a first one has checked the job; tells mypy
+        schedule = Schedule(parts=open_parts, slots=self._workers.slots, write=write, blame=blame, say=say)
+        asked = {"folder": str(self.folder), "digest": digest, "drafts": self.drafts and str(self.drafts)}
         with Progress(total, total - sum(open_parts.values()), failed, shown=self.progress) as progress:
             self._workers.run(schedule, asked, done, progress.look)
 
     def _report(self, manifest: Manifest) -> Report:
-        metas = [read_meta(self.folder, number) for number in range(len(manifest.parts))]
-        return {
-            **{name: sum(meta[name] for meta in metas) for name in ("rows", "failed", "tokens")},
-            "seconds": time.monotonic() - self._began,
-            "parts": [part_path(self.folder, number) for number in range(len(manifest.parts))],
-        }
+        made = [*range(len(manifest.parts))]
+        metas = [read_meta(self.folder, number) for number in made]
+        totals = {name: sum(meta[name] for meta in metas) for name in ("rows", "failed", "tokens")}
+        return totals | {"seconds": time.monotonic() - self._began, "parts": [part_path(self.folder, n) for n in made]}

@@ -192,20 +192,10 @@ def thinker() -> Iterator[Client]:
 
 @pytest.mark.parametrize(
     ("number", "more"),
-    [(0, {"reasoning_effort": "low"}), (1, {"reasoning": {"effort": "low"}}), (2, {"thinking": {"type": "enabled"}})],
-    ids=NAMES,
-)
-def test_thoughts_are_told_apart_from_the_text(number: int, more: Any, thinker: Client) -> None:
-    path, says, fields = PROTOCOLS[number]
-    asked = {name: value for name, value in fields.items() if name != "tools"} | more
-    whole, streamed = thinker.posts([(path, asked), (path, {**asked, "stream": True})])
-    wanted = {"text": "Yes.", "thought": "hm, wet?", "calls": [], "end": ENDS["text"][number]}
-    assert says(whole) == says(streamed) == wanted
-
-
-@pytest.mark.parametrize(
-    ("number", "more"),
     [
+        (0, {"reasoning_effort": "low"}),
+        (1, {"reasoning": {"effort": "low"}}),
+        (2, {"thinking": {"type": "enabled"}}),
         (0, {"thinking_token_budget": 60, "structured_outputs": {"choice": ["Yes.", "No."]}}),
         (0, {"chat_template_kwargs": {"enable_thinking": True}, "structured_outputs": {"regex": "[a-zA-Z.]+"}}),
         (1, {"reasoning": {"effort": "high"}, "text": {"format": {"type": "text"}}}),

@@ -42,11 +42,14 @@ class Workers:
 
     Args:
         settings, threads: see `gen.offline.folder.Manifest`.
+
+    Attributes:
+        slots: where workers run, once `check` has found them.
     """
 
     def __init__(self, executor: Executor, settings: Mapping[str, Any], threads: int) -> None:
         self._executor, self._settings, self._threads = executor, settings, threads
-        self._slots: list[Slot] = []
+        self.slots: list[Slot] = []
         self._workers: dict[int, Worker] = {}
 
     def check(self, longest: Mapping[str, Any] | None) -> Answer:
@@ -69,30 +72,28 @@ class Workers:
                     self._end(number)
                     say(f"a worker of {where} {reason}, before the first row")
                 else:
-                    self._slots = [Slot(one, out=index < number) for index, one in enumerate(names or facts["devices"])]
+                    self.slots = [Slot(one, out=index < number) for index, one in enumerate(names or facts["devices"])]
                     return facts
             say(f"{where} is left out: {_TRIES} workers died there before the first row.")
         raise GenError(f"no device is left: workers died on each of them. The last one {reason}.")
 
     def run(
         self,
-        make: Callable[[list[Slot]], Schedule],
+        schedule: Schedule,
         asking: Mapping[str, Any],
         done: Callable[[str, Answer], object],
         look: Callable[[], object],
     ) -> None:
-        """Run a schedule to its end, in a thread for each of its slots; `check` comes before.
+        """Run a schedule of the slots to its end, in a thread for each of them.
 
         Args:
-            make: makes it of the slots.
             asking: what a worker is told with each step.
             done: called with the device and the answer for each part that was made as a whole.
             look: called again and again until the end.
         """
-        schedule = make(self._slots)
         threads = [
             Thread(target=self._sit, args=(schedule, number, asking, done), name=f"gen batch {slot.name}", daemon=True)
-            for number, slot in enumerate(self._slots)
+            for number, slot in enumerate(self.slots)
         ]
         try:
             for thread in threads:
