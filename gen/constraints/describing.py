@@ -67,8 +67,10 @@ def describe(output_type: Any, form: Form = "schema") -> str:
         shown = example if plain and isinstance(example, str) else json.dumps(example, ensure_ascii=False)
         return f"Answer as in this example:\n{shown}"
     shown = writer.said(schema, 0, ())
+    if plain and (options := writer.options(schema)) is not None:
+        return f"Answer with one of these: {', '.join(options)}"
     if plain:
-        return f"Answer with one of these: {', '.join(given)}" if kind == "choice" else f"Answer with {shown}"
+        return f"Answer with {shown}"
     return f"Answer with JSON of this form:\n{shown}"
 
 
@@ -84,6 +86,10 @@ class _Writer:
 
     def __init__(self, root: Any) -> None:
         self._root = root
+
+    def options(self, schema: Any) -> list[Any] | None:
+        """The values that a part is limited to; None if it is not."""
+        return _options(self._resolved(schema) if "$ref" in schema else schema)
 
     def said(self, schema: Any, level: int, open_: Sequence[str]) -> str:
         """What a value may be, in words, as it stands at a level; its own description is left to the caller."""

@@ -67,7 +67,7 @@ ORDER = """Answer with JSON of this form:
             'Answer with JSON of this form:\n{\n  "number": number, above 3 and a multiple of 2,\n'
             '  "next": Node again or null (may be left out)\n}',
         ),
-        (Literal["a", "b c"], 'Answer with "a" or "b c"'),
+        (Literal["a", "b c"], "Answer with one of these: a, b c"),
         (gen.choice(["yes", 1]), "Answer with one of these: yes, 1"),
         (bool, "Answer with JSON of this form:\ntrue or false"),
         (gen.regex("[a-c]+"), "Answer with string that matches [a-c]+"),
