@@ -140,8 +140,9 @@ def clients_template(given: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(given or {})
 
 
-_EFFORTS = {"none": False, "minimal": 256, "low": 1024, "medium": 4096}
-"""The most tokens of a thought, for the efforts of OpenAI's protocols; others leave it at the default."""
+_EFFORTS: dict[str, Thinking] = {"none": False, "minimal": 256, "low": 1024, "medium": 4096}
+_EFFORTS |= dict.fromkeys(("high", "xhigh", "max"), True)
+"""The most tokens of a thought, for the efforts of OpenAI's protocols; True leaves it at the default."""
 
 
 def thinking(tokenizer: Tokenizer, effort: str | None, field: str) -> tuple[dict[str, Any], Thinking]:
@@ -160,7 +161,9 @@ def thinking(tokenizer: Tokenizer, effort: str | None, field: str) -> tuple[dict
         return {"enable_thinking": effort != "none"}, None
     if effort != "none" and marks_of(template) is None:
         raise refused(f"{field}: this model's chat template marks no thoughts; leave it out.", field)
-    return {}, _EFFORTS.get(effort, True)
+    if effort not in _EFFORTS:
+        raise refused(f"{field}: the efforts are {', '.join(_EFFORTS)}, got {show(effort)}", field)
+    return {}, _EFFORTS[effort]
 
 
 def thinking_by_template(tokenizer: Tokenizer, given: dict[str, Any], asked: Thinking) -> Thinking:

@@ -190,6 +190,14 @@ def thinker() -> Iterator[Client]:
         yield Client(gen.server.app(engine))
 
 
+@pytest.mark.parametrize(("number", "more"), [(0, {"reasoning_effort": "odd"}), (1, {"reasoning": {"effort": "odd"}})])
+def test_an_effort_that_nobody_knows_is_refused(number: int, more: Any, thinker: Client) -> None:
+    path, _, fields = PROTOCOLS[number]
+    reply = thinker.post(path, {name: value for name, value in fields.items() if name != "tools"} | more)
+    assert reply.status == 400
+    assert "the efforts are none, minimal, low, medium, high, xhigh, max, got 'odd'" in str(reply.json)
+
+
 @pytest.mark.parametrize(
     ("number", "more"),
     [

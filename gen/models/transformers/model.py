@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gen.devices import Placement, describe
-from gen.errors import ArgumentError, ModelError
+from gen.errors import ArgumentError, ModelError, show
 from gen.models.base import Model, Rows
 from gen.models.generation_config import eos_of_config, read_eos, recommended_sampler
 from gen.models.idle_rows import Idle
@@ -164,10 +164,12 @@ class TransformersModel(Model):
         checkpoint. What `context_length` was set to is no part of it.
 
         Raises:
-            ArgumentError: the folder is a file.
+            ArgumentError: it is no folder.
             ModelError: the model has an adapter beside its weights, or transformers cannot save it.
             OSError: the folder cannot be written.
         """
+        if not isinstance(folder, str | PathLike) or not str(folder):
+            raise ArgumentError(f"save writes into a folder, got {show(folder)}")
         if Path(folder).is_file():
             raise ArgumentError(f"save writes into a folder, and {folder} is a file.")
         if any(type(one).__module__.startswith("peft.") for one in self._inner.modules()):

@@ -65,5 +65,9 @@ def test_what_cannot_be_saved_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(gen.ArgumentError, match="is a file"):
         merged.save(tmp_path / "file")
+    wrong: list[Any] = ["", 5]
+    for folder in wrong:
+        with pytest.raises(gen.ArgumentError, match="save writes into a folder, got"):
+            merged.save(folder)
     with pytest.raises(gen.ModelError, match="ScriptedModel cannot be saved"):
         ScriptedModel("x").save(tmp_path)
