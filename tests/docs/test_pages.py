@@ -34,6 +34,7 @@ NEEDS = {
     "exllama.md": "a CUDA device with exllamav2 and exllamav3",
     "guides/extraction.md": "SmolLM2-135M-Instruct, which `make real` downloads",
     "guides/serve.md": "a server that runs, and OpenAI's client; tests/server has what clients send",
+    "guides/streams.md": "SmolLM2-135M-Instruct, which `make real` downloads",
     "guides/thinking.md": "SmolLM2-135M-Instruct, which `make real` downloads",
     "guides/tools.md": "SmolLM2-135M-Instruct, which `make real` downloads",
     "outlines.md": "Outlines 0.0.46; benchmarks/outlines/suite.py installs it and runs the like",
