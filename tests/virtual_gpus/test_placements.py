@@ -53,6 +53,26 @@ class Right(nn.Module):
         return self.head(self.norm(self.through_layers(self.embed(ids))))
 
 
+class Scales(nn.Module):
+    """No weights but a buffer, which no file keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("by", torch.full((8,), 2.0), persistent=False)
+
+    def forward(self, x: Tensor) -> Any:
+        return x * self.get_buffer("by")
+
+
+class EndsWithoutWeights(Right):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = Scales()
+
+    def forward(self, ids: Tensor) -> Any:
+        return self.scales(super().forward(ids))
+
+
 class OnTheCpu(Right):
     """A. A tensor that is neither parameter nor buffer."""
 
@@ -185,6 +205,12 @@ def test_a_right_model_runs_in_every_placement() -> None:
     report = of(Right)
     assert report.placements == 1 + 4 + 6 + 4 + 4 + 3  # one GPU, two, three, CPU, disk, and after a run on the CPU
     assert str(report) == "Right: 0 of 22 placements fail (forward, backward)"
+
+
+@pytest.mark.parametrize("store", ["cpu", "disk"])
+def test_a_part_without_weights_is_stored_nowhere(store: str) -> None:
+    """accelerate writes no file if nothing on the disk has weights, and then finds none."""
+    assert of(EndsWithoutWeights, devices=[("cuda:0", store)]).failures == ()
 
 
 @pytest.mark.parametrize(

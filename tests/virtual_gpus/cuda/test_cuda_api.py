@@ -280,3 +280,18 @@ def test_the_default_type_is_a_dtype_and_a_device() -> None:
             torch.set_default_dtype(torch.float32)
             torch.set_default_device(None)
         assert torch._efficientzerotensor(3, device="cuda:1").device == GPU1
+
+
+def test_torchs_list_of_cached_tensors_is_its_own() -> None:
+    """As in PyTorch's test_autograd.py (test_multiple_insert_removal_caching)."""
+    kept: Any = torch._C
+    with virtual_gpus(2):
+        kept._set_cached_tensors_enabled(True)
+        try:
+            tensor = torch.rand(4)
+            kept._add_cached_tensor(tensor)
+            assert kept._is_cached_tensor(tensor)
+            kept._remove_cached_tensor(tensor)
+            assert not kept._is_cached_tensor(tensor)
+        finally:
+            kept._set_cached_tensors_enabled(False)

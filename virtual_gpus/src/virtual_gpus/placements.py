@@ -245,9 +245,10 @@ def _placed(model: nn.Module, places: Mapping[str, str], folder: str) -> tuple[n
     from accelerate.utils import set_module_tensor_to_device  # type: ignore[import-untyped]
 
     modules = dict(model.named_modules(remove_duplicate=False))
+    kept = {name for name in places if name not in modules or not modules[name].state_dict()}
     places = {
-        name: main if name not in modules and device in _STORES else device for name, device in places.items()
-    }  # accelerate has no hook for a tensor alone
+        name: main if name in kept and device in _STORES else device for name, device in places.items()
+    }  # accelerate has no hook for a tensor alone, and stores no part without weights
     for name, device in places.items():
         if name not in modules:
             set_module_tensor_to_device(model, name, device)

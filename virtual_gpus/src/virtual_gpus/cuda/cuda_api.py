@@ -303,11 +303,8 @@ def _of_cuda() -> list[tuple[object, str, object]]:
     cuda += [(torch.cuda.streams, name, _CUDA[name]) for name in ("Stream", "Event", "ExternalStream")]
     cuda.append((torch.cuda, "_cudart", CudaRuntime()))
     cuda.append((torch.backends.cuda, "is_built", lambda: True))
-    # torch's compiler imports these if torch is built for CUDA
-    cuda += [
-        (torch._C, "_cuda_CUDAAllocator_AllocatorState", object),
-        (torch._C, "_set_cached_tensors_enabled", nothing),
-    ]
+    # torch's compiler imports it if torch is built for CUDA
+    cuda.append((torch._C, "_cuda_CUDAAllocator_AllocatorState", object))
     cuda.append((torch.cuda.nccl, "is_available", lambda tensors: False))  # so sums use additions and copies
     if torch.version.cuda is None:
         cuda.append((torch.version, "cuda", "12.8"))
