@@ -21,7 +21,7 @@ LIMITS: dict[tuple[str, str], tuple[float, float]] = {
     (GEN, "files"): (330, 255),
     ("virtual GPUs", "lines"): (7_200, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (50_952, 41_000),
+    ("tests", "lines"): (50_993, 41_000),
     ("benchmarks", "lines"): (14_135, 10_000),
     ("all of gen", "tokens per line of code"): (10.31, 10.2),
 }
