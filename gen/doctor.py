@@ -198,6 +198,7 @@ def examine(model: Model | Encoder) -> Diagnosis:
             for sampler in samplers.values():
                 _run(model, sampler, LONG)
             return diagnosis
+        _run(model, greedy(), 1)  # the first call also sees how much memory a token takes
         for name, sampler in samplers.items():
             diagnosis.waits[name] = _waits(_count(model, sampler, SHORT), _count(model, sampler, LONG))
     except RuntimeError as error:  # CUDA and virtual GPUs raise such errors

@@ -156,8 +156,7 @@ class Decoder:
             tokens: the tokens to read for each request: its prompt, and tokens of its text that were made before, which
                 count as generated.
             weights: for each text, the log-probability of the tokens that were made before; None for 0.
-            starts: how many of each request's tokens are in its first row already; None for
-                0.
+            starts: how many of each request's tokens are in its first row already; None for 0.
         """
         each = (rows.stop - rows.start) // len(requests)
         firsts = slice(rows.start, rows.stop, each)
