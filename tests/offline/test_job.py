@@ -4,6 +4,7 @@ import json
 import math
 import os
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from gen.offline.reading import OldTexts, Reader
 from gen.offline.rows import Row, row_seed
 from gen.offline.worker import Worker
 from tests.helpers import needs_kernels_that_agree
-from tests.offline.helpers import read_parts, write_rows
+from tests.offline.helpers import WorkerHere, read_parts, write_rows
 
 ROWS: list[dict[str, Any]] = [
     {"prompt": "Once upon a time", "topic": "fairy tales"},
@@ -128,6 +129,26 @@ def test_results_are_json_whatever_rows_have(tmp_path: Path) -> None:
     columns = pyarrow.parquet.read_table(tmp_path / "all.parquet").to_pydict()
     assert columns["input_number"] == [None, None, None, None, 1.5]
     assert json.loads(columns["input_nested"][0]) == {"n": [None, 1]}
+
+
+def test_all_workers_have_ended_when_a_job_returns(
+    workers_here: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    running = set()
+
+    def begin(self: Any) -> None:
+        WorkerHere.__init__(self)
+        running.add(self)
+
+    def end(self: Any) -> None:
+        time.sleep(0.5)
+        running.discard(self)
+
+    monkeypatch.setattr(workers_here, "__init__", begin)
+    monkeypatch.setattr(workers_here, "end", end)
+    source = write_rows(tmp_path / "rows.jsonl", [{"prompt": "Once"}] * 3)
+    gen.run_batch(source, tmp_path / "out", model="demo", max_new_tokens=2, part_rows=1, devices=["cpu", "cpu"])
+    assert running == set()
 
 
 class Even(BaseModel):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from threading import Thread
+from threading import RLock, Thread
 from typing import Any, Protocol
 
 from gen.errors import GenError
@@ -51,6 +51,7 @@ class Workers:
         self._executor, self._settings, self._threads = executor, settings, threads
         self.slots: list[Slot] = []
         self._workers: dict[int, Worker] = {}
+        self._ending = RLock()  # held while workers end, so that `close` waits for those that a thread is ending
 
     def check(self, longest: Mapping[str, Any] | None) -> Answer:
         """The answer of a first worker that checks the job; see `gen.offline.worker.Worker.check`.
@@ -110,9 +111,10 @@ class Workers:
             raise schedule.error
 
     def close(self) -> None:
-        """End all workers now."""
-        for number in list(self._workers):
-            self._end(number)
+        """End all workers now; none is left when it returns."""
+        with self._ending:
+            for number in list(self._workers):
+                self._end(number)
 
     def _sit(
         self, schedule: Schedule, number: int, asking: Mapping[str, Any], done: Callable[[str, Answer], object]
@@ -154,5 +156,5 @@ class Workers:
         self._workers[number].ask(settings=dict(self._settings), device=device, threads=self._threads)
 
     def _end(self, number: int) -> None:
-        with suppress(KeyError):
+        with self._ending, suppress(KeyError):
             self._workers.pop(number).end()
