@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 import sys
+import traceback
 from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
@@ -187,6 +188,9 @@ def _compile(plan: bytes, vocabulary: Vocabulary, limits: CompileLimits, results
         results.send(None)
     except GenError as error:
         results.send(ConstraintError(str(error)))
+    except Exception as error:  # a fault of gen's, or of the machine: no client's type is to blame
+        traceback.print_exc()
+        results.send(RuntimeError(f"{type(error).__name__} while a type was compiled: {error}"))
     else:
         results.send(found)
 

@@ -164,6 +164,14 @@ def test_what_takes_too_much_time_or_memory_is_refused(plans: None) -> None:
     compiling.close()
 
 
+def test_a_fault_of_the_process_that_compiles_is_no_fault_of_the_type(plans: None, capfd: Any) -> None:
+    compiling = Compiling(ScriptedModel("x"))
+    with pytest.raises(RuntimeError, match="ValueError while a type was compiled: invalid literal"):
+        asyncio.run(compiling.ready(plan_of(partial(int, "x"), "plan")))
+    assert "Traceback" in capfd.readouterr().err
+    compiling.close()
+
+
 def test_a_schema_that_cannot_be_compiled_is_a_bad_request_and_others_give_the_texts_of_generate() -> None:
     demo = gen.load("demo", device="cpu")
     fields: dict[str, Any] = {"prompt": "Describe Ada as JSON.\n", "temperature": 0, "max_tokens": 40}
