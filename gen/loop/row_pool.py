@@ -228,10 +228,10 @@ class RowPool:
             streams = self._streams = self._streams or Streams(self._model.placement)
             try:
                 with streams.current():  # so that the caller's settings of torch change nothing
-                    self._model.check()  # else a forward of a model that cannot be run may fail with any error
                     self._idle.token_bytes = token_bytes(self._model, self.length)
             except Exception as error:
                 if not is_out_of_memory(error):
+                    self._model.check()  # says why the model cannot be run
                     raise
         return (self._idle and self._idle.token_bytes) or {}
 
