@@ -85,6 +85,7 @@ class DeviceConstraints(Stage):
         if not self._used:
             self._used = True
             self._state.zero_()
+            self._ahead.zero_()  # free rows may have states there of automata that are gone
             self._may_end.fill_(True)
             self._lasts.fill_(_FAR)  # rows without a constraint are never short of room
         self._widen(max(len(request.ends) for request in requests))

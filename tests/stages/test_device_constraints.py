@@ -18,7 +18,7 @@ from gen.devices import to_device
 from gen.requests.request import Request
 from gen.samplers import greedy
 from gen.stages.device_constraints import DeviceConstraints
-from gen.stages.stage import Room
+from gen.stages.stage import Places, Room
 from tests.constraints.samples import tables
 from tests.constraints.vocabularies import spelled, walk, walk_all
 from virtual_gpus import no_host_sync, virtual_gpus
@@ -264,6 +264,24 @@ def test_a_text_whose_masks_come_where_those_of_another_were_has_its_own(
         admit(stage, 0, request_of(TokenAutomaton(regex_table(letter), WORDY), 9))
         assert masked(stage, torch.zeros(1, SIZE), [0]).isfinite().nonzero().tolist() == [[0, ord(letter)]]
     assert stage.memory() < 10**6
+
+
+def test_a_step_that_reads_drafts_leaves_free_rows_alone_whatever_they_were_held_to_before() -> None:
+    """A table without the automata of earlier texts has no place for their states."""
+    stage, nothing = DeviceConstraints(2, CPU), torch.empty(0)
+    digits = TokenAutomaton(regex_table("[0-9]{3}"), WORDY)
+    for row in (0, 1):
+        admit(stage, row, request_of(digits, 9))
+        assert stage.ahead(row, 1) is not None
+    stage.begin()
+    admit(stage, 0, request_of(digits, 9))
+    assert stage.ahead(0, 1) is not None
+    stage.prepare(slice(0, 2), 2)
+    logits = torch.zeros(4, SIZE)
+    places = Places(slice(0, 2), 2, torch.tensor([0, 0, 1, 1]))
+    changed = stage(logits.clone(), places, nothing, nothing, torch.tensor([[0], [1], [0], [1]]))
+    assert not torch.equal(changed[0], logits[0])
+    assert torch.equal(changed[2:], logits[2:])
 
 
 def test_texts_go_on_from_their_ancestors() -> None:
