@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import prod
-from operator import mul, truediv
+from operator import mul
 from weakref import WeakKeyDictionary
 
 from gen.loop.searches.search import Search
@@ -167,8 +167,8 @@ class Widths:
         """The width that saves the most time, for a step of so many rows.
 
         For a single text it is the first step of the fastest way through its drafts. For several texts, if others wait,
-        it is the width with which all of them and those that wait take the least time. Otherwise most of a step's time
-        is only saved if the last text ends sooner; the text with the most tokens left is taken to be the last.
+        it is the width that makes the most tokens a second. Otherwise most of a step's time is only saved if the last
+        text ends sooner; the text with the most tokens left is taken to be the last.
         """
         if self.fixed:
             return self.widest
@@ -186,17 +186,12 @@ class Widths:
     def _each(self, texts: Sequence[Agreement], takes: Mapping[int, float]) -> dict[int, float]:
         """How long a step of each width takes, divided by the number of plain steps that it replaces."""
         left = [text.left for text in texts]
-        usual = [worth_of(text.rates, self.widest) for text in texts]
         found = {}
         for width, took in takes.items():
             worth = [worth_of(text.rates, width) for text in texts]
-            if self.others_wait:
-                # a text holds its row for all the steps that it needs, and of fast ones more come and go
-                found[width] = took * sum(map(truediv, usual, worth)) / sum(usual)
-                continue
             mean = sum(worth) / len(worth)
             last = min(one for one, its in zip(worth, left, strict=True) if its == max(left))
-            found[width] = took / (_COMMON * last + (1 - _COMMON) * mean)
+            found[width] = took / (mean if self.others_wait else _COMMON * last + (1 - _COMMON) * mean)
         return found
 
 

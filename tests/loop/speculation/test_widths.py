@@ -83,14 +83,6 @@ def test_a_text_that_ends_sooner_saves_little_while_another_one_goes_on() -> Non
     assert measured.choose(1, [ahead, behind]) == 8
 
 
-def test_while_others_wait_slow_texts_count_for_as_many_steps_as_they_hold_their_rows() -> None:
-    measured, fast, slow = widths(w1=1.0, w4=2.1, w8=3.7), text(*[FORCED] * 7), text()
-    measured.others_wait = True
-    assert measured.choose(1, [fast] * 8) == 8
-    assert measured.choose(1, [*[fast] * 4, *[slow] * 4]) == 4  # though a step of 8 tokens makes more a second
-    assert measured.choose(1, [fast, *[slow] * 7]) == 1
-
-
 def test_plain_steps_of_calls_that_draft_are_recorded_once_with_those_of_others(soon_worth_it: None) -> None:
     model = gen.load("demo", device="cpu")
     first = gen.generate(model, "Once upon a time", max_new_tokens=40, seed=1, speculate=False)
