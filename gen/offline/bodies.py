@@ -96,7 +96,7 @@ def answer_of(manifest: Manifest, row: Row, body: ReadBody, call: Call, job: Job
 
 def refusal_of(row: Row, error: Exception) -> Result:
     """The line of a row that gets no answer."""
-    refusal = told(error)
+    refusal = told(error, ChatBody.words(row.body or {}))
     return _line(row, refusal.status, in_openai_form(refusal))
 
 

@@ -32,6 +32,7 @@ class Account:
         key: the name of its key.
         status: of the answer; a stream's is the one that it ended with.
         ignored: the fields of its body that change nothing.
+        words: what its client calls gen's words for settings, see `Body.words`.
         texts: what the engine makes for it.
         trace: the client's headers `traceparent` and `tracestate`, of W3C's Trace Context.
     """
@@ -43,6 +44,7 @@ class Account:
     key: str | None = None
     status: int = _GONE
     ignored: list[str] = field(default_factory=list)
+    words: dict[str, str] = field(default_factory=dict)
     texts: "Texts | None" = None
     trace: dict[str, str] = field(default_factory=dict)
 

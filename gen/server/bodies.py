@@ -29,11 +29,13 @@ class Body(BaseModel):
     Attributes:
         refused: fields that would change the text and are not supported, each with the value that changes nothing.
         harmless: fields that change nothing here, and that clients send.
+        renamed: gen's words for settings that the protocol calls otherwise, each with the fields that may stand for it.
     """
 
     model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
     refused: ClassVar[Mapping[str, object]] = {}
     harmless: ClassVar[frozenset[str]] = frozenset()
+    renamed: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -44,6 +46,14 @@ class Body(BaseModel):
     def ignored(self) -> list[str]:
         """The fields that change nothing: unknown ones, and harmless ones."""
         return [name for name in self.model_extra or () if name not in self.refused]
+
+    @classmethod
+    def words(cls, fields: Mapping[str, Any]) -> dict[str, str]:
+        """What a client calls gen's words for settings: the field that it sent, or the usual one."""
+        return {
+            word: next((name for name in names if fields.get(name) is not None), names[0])
+            for word, names in cls.renamed.items()
+        }
 
     @classmethod
     def read(cls, fields: Mapping[str, Any], *, strict: bool = False) -> Self:

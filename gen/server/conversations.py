@@ -95,7 +95,6 @@ def asked_of_chat(
     output_type: Any,
     template: Mapping[str, Any],
     thinks: Thinking = None,
-    cap: int | None,
     n: int = 1,
     top_logprobs: int | None = None,
 ) -> Asked:
@@ -105,7 +104,6 @@ def asked_of_chat(
         output_type: the output type of the answer if no tool is called; None for a text.
         template: further arguments of the chat template.
         thinks: how much the model thinks, see `gen.generate`.
-        cap: how many tokens the thought and the answer may have.
     """
     arguments = body.arguments(model) | {"top_logprobs": top_logprobs}
     given = dict(template)
@@ -123,7 +121,7 @@ def asked_of_chat(
         output_type=output_type,
         n=n,
         seed=body.seed_of_gen,
-        cap=cap,
+        cap=body.cap,
         arguments=arguments,
     )
 

@@ -87,13 +87,18 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
             except ClientGone:
                 return Response(status_code=499)
             except Exception as error:
-                return _refusal(told(error), form)
+                return _refusal(told(error, account.words), form)
 
         return answer
 
     def read(account: Account, body_type: type[Body], data: bytes) -> Body:
-        body = body_type.read(read_fields(data), strict=settings.strict)
+        fields = read_fields(data)
+        account.words = body_type.words(fields)
+        body = body_type.read(fields, strict=settings.strict)
         account.ignored = body.ignored
+        most, cap = settings.max_new_tokens, getattr(body, "cap", None)
+        if most is not None and (cap is None or cap > most):
+            account.words["max_new_tokens"] = "the server's max_new_tokens"
         return body
 
     def writing(body_type: type[Body], ask: Callable[..., Asking]) -> Handler:

@@ -49,6 +49,12 @@ class SamplingFields(Body):
     """OpenAI's fields, and further ones of vLLM."""
 
     refused: ClassVar[Mapping[str, object]] = NOT_SUPPORTED
+    renamed: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "max_new_tokens": ("max_tokens",),
+        "min_new_tokens": ("min_tokens",),
+        "include_stop": ("include_stop_str_in_output",),
+        "eos_token_id": ("stop_token_ids", "ignore_eos"),
+    }
 
     model: str | None = None
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
@@ -71,6 +77,13 @@ class SamplingFields(Body):
     cache_salt: str | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0
     stream: bool = False
+
+    @property
+    def cap(self) -> int | None:
+        """How many tokens a text may have; None if the client does not say."""
+        given = (getattr(self, name) for name in self.renamed["max_new_tokens"])
+        cap: int | None = next((one for one in given if one is not None), None)
+        return cap
 
     def sampler(self, model: Model, usual: Sampler | None = None) -> Sampler:
         """The sampler that the checkpoint recommends, changed by the given fields.

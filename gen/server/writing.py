@@ -83,7 +83,7 @@ class EventStream:
         except ClientGone:
             status = 499
         except Exception as error:
-            told_error = told(error)
+            told_error = told(error, self._account.words)
             status, last = told_error.status, "".join(self._writer.fail(told_error)).encode()
         finally:
             self._texts.cancel()

@@ -36,6 +36,10 @@ class ChatBody(ChunkedBody):
         "verbosity": "medium",
         "web_search_options": None,
     }
+    renamed = ChunkedBody.renamed | {
+        "max_new_tokens": ("max_completion_tokens", "max_tokens"),
+        "thinking": ("thinking_token_budget", "reasoning_effort", "chat_template_kwargs"),
+    }
 
     messages: list[Any]
     max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
@@ -77,7 +81,6 @@ def read_chat(model: Model, body: ChatBody, most_kb: float) -> tuple[Asked, str]
         output_type=body.output_type(most_kb),
         template=template,
         thinks=body.thinking_token_budget if body.thinking_token_budget is not None else thinks,
-        cap=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         n=body.n,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )

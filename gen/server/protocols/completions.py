@@ -24,6 +24,7 @@ class CompletionBody(ChunkedBody):
     refused: ClassVar[Mapping[str, object]] = {
         name: value for name, value in NOT_SUPPORTED.items() if name not in ("best_of", "prompt_logprobs")
     }
+    renamed = ChunkedBody.renamed | {"top_logprobs": ("logprobs",), "prompt_logprobs": ("prompt_logprobs", "logprobs")}
 
     prompt: str | list[Any] = ""
     best_of: Annotated[int, Field(ge=0)] | None = None
@@ -47,7 +48,7 @@ def complete(served: Served, body: CompletionBody) -> Asking:
         output_type=body.output_type(served.settings.max_schema_kb),
         n=body.n,
         seed=body.seed_of_gen,
-        cap=body.max_tokens,
+        cap=body.cap,
         prompt_logprobs=max((one for one in of_prompt if one is not None), default=None),
         receipts=body.return_receipt,
         arguments={**body.arguments(served.model), "top_logprobs": body.logprobs},

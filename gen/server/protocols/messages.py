@@ -33,6 +33,7 @@ class MessagesBody(SamplingFields):
         "response_format": None,
     }
     harmless = frozenset({"context_management"})
+    renamed = SamplingFields.renamed | {"stop": ("stop_sequences", "stop"), "thinking": ("thinking",)}
 
     messages: list[Any]
     max_tokens: Annotated[int, Field(ge=0)] | None = None
@@ -98,7 +99,6 @@ def _read(served: Served, body: MessagesBody) -> Asked:
         output_type=type_of_format(form, field, most_kb),
         template={},
         thinks=_thinking(served, body.thinking),
-        cap=body.max_tokens,
     )
 
 

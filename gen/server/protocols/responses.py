@@ -50,6 +50,10 @@ class ResponsesBody(SamplingFields):
         "structured_outputs": None,
         "response_format": None,
     }
+    renamed = SamplingFields.renamed | {
+        "max_new_tokens": ("max_output_tokens",),
+        "thinking": ("reasoning", "chat_template_kwargs"),
+    }
 
     input: str | list[Any] = ""
     instructions: str | None = None
@@ -104,7 +108,6 @@ def respond(served: Served, body: ResponsesBody) -> Asking:
         output_type=None if body.text is None else type_of_format(body.text.format, "text.format", most_kb),
         template=thoughts | template,
         thinks=thinks,
-        cap=body.max_output_tokens,
         top_logprobs=(body.top_logprobs or 0) if with_logprobs else None,
     )
     writer = ResponseWriter(served.model.tokenizer, _head(body, name), with_logprobs=with_logprobs)
