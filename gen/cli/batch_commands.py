@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gen.cli.options import TextsOptions, option, with_options
+from gen.cli.options import TextsOptions, flag, option, with_options
 from gen.cli.terminal import say
 from gen.cli.values import choose_output_type
 from gen.errors import ArgumentError, GenError
@@ -32,54 +32,39 @@ _job = partial(option, "Job")
 class JobOptions:
     """Arguments of `gen.run_batch`, by their names."""
 
-    devices: Annotated[
-        str | None, _job('Such as "cuda:0,cuda:1". If you give none: every CUDA device, or else the CPU.', "DEVICES")
-    ] = None
-    executor: Annotated[str, _job('"local": processes of this machine; "ray": actors of a cluster.', "EXECUTOR")] = (
-        "local"
+    devices: str | None = _job(
+        'Such as "cuda:0,cuda:1". If you give none: every CUDA device, or else the CPU.', "DEVICES"
     )
-    ray_address: Annotated[
-        str | None, _job("The Ray cluster. If you give none: one that starts on this machine.", "ADDRESS")
-    ] = None
-    batch_size: Annotated[int | None, _job("Run N rows at once on each device.", "N", min=1)] = None
-    part_rows: Annotated[int | None, _job("Write N rows into each part.", "N", min=1)] = None
-    prompt_template: Annotated[
-        str | None, _job('Make a prompt of each row\'s columns, such as "Classify: {text}".', "TEXT")
-    ] = None
-    retry_failed: Annotated[bool, _job("Make parts with failed rows again.", None, "--retry-failed")] = False
-    drafts: Annotated[
-        str | None, _job("Take the texts of an earlier job as drafts, by the ids of rows.", "OLD_OUT")
-    ] = None
-    retries: Annotated[
-        int, _job("Ask a chat up to N times again where a validator of the class refuses the value.", "N", min=0)
-    ] = 0
-    receipts: Annotated[bool, _job("Write a receipt into each result, to verify it later.", None, "--receipts")] = False
-    dry_run: Annotated[bool, _job("Check everything, and run nothing.", None, "--dry-run")] = False
-    top_logprobs: Annotated[
-        int | None, option("Output", "Give the model's N likeliest tokens at each place.", "N", min=0)
-    ] = None
+    executor: str = _job('"local": processes of this machine; "ray": actors of a cluster.', "EXECUTOR", default="local")
+    ray_address: str | None = _job("The Ray cluster. If you give none: one that starts on this machine.", "ADDRESS")
+    batch_size: int | None = _job("Run N rows at once on each device.", "N", min=1)
+    part_rows: int | None = _job("Write N rows into each part.", "N", min=1)
+    prompt_template: str | None = _job('Make a prompt of each row\'s columns, such as "Classify: {text}".', "TEXT")
+    retry_failed: bool = flag("Job", "Make parts with failed rows again.", "--retry-failed")
+    drafts: str | None = _job("Take the texts of an earlier job as drafts, by the ids of rows.", "OLD_OUT")
+    retries: int = _job(
+        "Ask a chat up to N times again where a validator of the class refuses the value.", "N", min=0, default=0
+    )
+    receipts: bool = flag("Job", "Write a receipt into each result, to verify it later.", "--receipts")
+    dry_run: bool = flag("Job", "Check everything, and run nothing.", "--dry-run")
+    top_logprobs: int | None = option("Output", "Give the model's N likeliest tokens at each place.", "N", min=0)
 
 
 @app.command("run", short_help="Begin a job, or go on with it.")
 @with_options
 def run_command(
-    places: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="IN... OUT",
-            help="Files of rows (*.jsonl, *.csv, *.parquet, or - for stdin), then the job's folder.",
-        ),
-    ],
+    places: list[str] = typer.Argument(
+        ...,
+        metavar="IN... OUT",
+        help="Files of rows (*.jsonl, *.csv, *.parquet, or - for stdin), then the job's folder.",
+    ),
     *,
     job: JobOptions,
-    type_: Annotated[
-        str | None,
-        option(
-            "Output type", "Write JSON that a pydantic class reads, such as people:Person.", "MODULE:CLASS", "--type"
-        ),
-    ] = None,
+    type_: str | None = option(
+        "Output type", "Write JSON that a pydantic class reads, such as people:Person.", "MODULE:CLASS", "--type"
+    ),
     asked: TextsOptions,
-    as_json: Annotated[bool, option("Output", "Print the report as a JSON object.", None, "--json")] = False,
+    as_json: bool = flag("Output", "Print the report as a JSON object.", "--json"),
 ) -> None:
     """Continue the prompts of all rows, and write their texts into parts in the job's folder.
 
@@ -116,9 +101,7 @@ def run_command(
 
 
 @app.command("status", short_help="Tell how far a job is.")
-def status_command(
-    out: Out, *, as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False
-) -> None:
+def status_command(out: Out, *, as_json: bool = typer.Option(False, "--json", help="Print a JSON object.")) -> None:
     """Tell how many rows of a job are done, how many failed, and who works on it."""
     from gen.offline.status import status
 
@@ -132,9 +115,9 @@ def status_command(
 @app.command("merge", short_help="Write all results into one file.")
 def merge_command(
     out: Out,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="*.jsonl or *.parquet.")],
+    file: Path = typer.Argument(..., metavar="FILE", help="*.jsonl or *.parquet."),
     *,
-    incomplete: Annotated[bool, typer.Option("--incomplete", help="Leave out parts that are missing.")] = False,
+    incomplete: bool = typer.Option(False, "--incomplete", help="Leave out parts that are missing."),
 ) -> None:
     """Write the results of a job into one file, in the order of the inputs."""
     from gen.offline.status import merge

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import gen
-from gen.cli import options
-from gen.cli.options import ModelOptions, with_options
+from gen.cli.options import CHAT, DEVICE, THREADS, ModelOptions, with_options
 from gen.cli.terminal import keep_stderr_tidy, read_prompts, say
 from gen.errors import ArgumentError, show
 from gen.offline.files import finite
@@ -33,25 +32,20 @@ class _Line:
 
 @with_options
 def score_command(
-    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="The text before the continuations.")] = None,
-    continuations: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="CONTINUATION", help="A text to score. If you give none: the prompt itself."),
-    ] = None,
+    prompt: str | None = typer.Argument(None, metavar="PROMPT", help="The text before the continuations."),
+    continuations: list[str] | None = typer.Argument(
+        None, metavar="CONTINUATION", help="A text to score. If you give none: the prompt itself."
+    ),
     *,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help='Read JSON lines with "prompt" and "continuation", a text or a list of texts; "-" is stdin.',
-        ),
-    ] = None,
-    chat: options.Chat = False,
-    device: options.Device = None,
+    file: Path | None = typer.Option(
+        None,
+        metavar="FILE",
+        help='Read JSON lines with "prompt" and "continuation", a text or a list of texts; "-" is stdin.',
+    ),
+    chat: bool = CHAT,
+    device: str | None = DEVICE,
     asked: ModelOptions,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object for each text, with its tokens.")
-    ] = False,
+    as_json: bool = typer.Option(False, "--json", help="Print a JSON object for each text, with its tokens."),
 ) -> None:
     """Print a line for each text: its natural log-probability, and the text.
 
@@ -97,9 +91,9 @@ def _as_json(prompt: str, text: str, score: "gen.Score") -> str:
 
 @with_options
 def verify_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Receipts, one a line.")],
+    file: Path = typer.Argument(..., metavar="FILE", help="Receipts, one a line."),
     *,
-    device: options.Device = None,
+    device: str | None = DEVICE,
     asked: ModelOptions,
     as_json: _AsJson = False,
     plot: _Plot = None,
@@ -113,8 +107,8 @@ def verify_command(
 
 
 def diff_command(
-    old: Annotated[Path, typer.Argument(metavar="OLD", help="Receipts, one a line.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="Receipts of the same prompts and seeds.")],
+    old: Path = typer.Argument(..., metavar="OLD", help="Receipts, one a line."),
+    new: Path = typer.Argument(..., metavar="NEW", help="Receipts of the same prompts and seeds."),
     *,
     as_json: _AsJson = False,
     plot: _Plot = None,
@@ -136,16 +130,13 @@ def _tell(found: "gen.Diff", as_json: bool, plot: Path | None) -> None:
 
 
 def convert_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="The file to read.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    file: Path = typer.Argument(..., metavar="FILE.gguf", help="The file to read."),
+    folder: Path = typer.Argument(..., metavar="DIR", help="A new or empty folder."),
     *,
-    threads: options.Threads = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DTYPE", help='Such as "float16". If you give none: the file\'s, or float32 if it is quantised.'
-        ),
-    ] = None,
+    threads: int | None = THREADS,
+    dtype: str | None = typer.Option(
+        None, metavar="DTYPE", help='Such as "float16". If you give none: the file\'s, or float32 if it is quantised.'
+    ),
 ) -> None:
     """Write a GGUF file as a folder in Hugging Face format, which loads faster."""
     from gen.models.gguf.reading import convert
@@ -155,39 +146,31 @@ def convert_command(
 
 
 def doctor_command(
-    model: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help='What "generate --model" takes, or a program of torch.export.'),
-    ] = "demo",
+    model: str = typer.Argument(
+        "demo", metavar="NAME", help='What "generate --model" takes, or a program of torch.export.'
+    ),
     *,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DEVICE",
-            help='Such as "cuda:1". If you give none: the last virtual GPU, or without one the same as for "generate".',
-        ),
-    ] = None,
-    device_map: Annotated[
-        str | None, typer.Option(metavar="MAP", help='"auto" spreads the model over the devices.')
-    ] = None,
-    devices: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Make N virtual GPUs; 0 uses the machine's own devices. If you give none: 2 if there is no GPU.",
-        ),
-    ] = None,
-    threads: options.Threads = None,
-    encoder: Annotated[bool, typer.Option("--encoder", help="The model turns texts into vectors.")] = False,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The tokenizer of an exported program: a directory or a Hub id."),
-    ] = None,
-    exllama: Annotated[
-        int | None, typer.Option(metavar="2|3", min=2, max=3, help="Load the model with exllamav2, or exllamav3.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as a JSON object.")] = False,
+    device: str | None = typer.Option(
+        None,
+        metavar="DEVICE",
+        help='Such as "cuda:1". If you give none: the last virtual GPU, or without one the same as for "generate".',
+    ),
+    device_map: str | None = typer.Option(None, metavar="MAP", help='"auto" spreads the model over the devices.'),
+    devices: int | None = typer.Option(
+        None,
+        metavar="N",
+        min=0,
+        help="Make N virtual GPUs; 0 uses the machine's own devices. If you give none: 2 if there is no GPU.",
+    ),
+    threads: int | None = THREADS,
+    encoder: bool = typer.Option(False, "--encoder", help="The model turns texts into vectors."),
+    tokenizer: str | None = typer.Option(
+        None, metavar="NAME", help="The tokenizer of an exported program: a directory or a Hub id."
+    ),
+    exllama: int | None = typer.Option(
+        None, metavar="2|3", min=2, max=3, help="Load the model with exllamav2, or exllamav3."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the diagnosis as a JSON object."),
 ) -> None:
     """Tell where a model's parts are, and where the host waits for each token.
 

@@ -5,15 +5,16 @@ import re
 import sys
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
 import typer
 from tqdm import tqdm
 
 import gen
-from gen.cli import batch_commands, options
+from gen.cli import batch_commands
 from gen.cli.checking_commands import convert_command, diff_command, doctor_command, score_command, verify_command
-from gen.cli.options import TextOptions, TextsOptions, with_options
+from gen.cli.options import DEVICE, IMAGE, TextOptions, TextsOptions, flag, option, with_options
 from gen.cli.serve_command import serve_command
 from gen.cli.terminal import Given, read_prompts, say
 from gen.cli.values import check_top_logprobs, read_output_type, read_pictures
@@ -38,9 +39,9 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def program(
-    _: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the versions and exit.")
-    ] = False,
+    _: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the versions and exit."
+    ),
 ) -> None:
     """Generate text with local language models."""
 
@@ -48,15 +49,19 @@ def program(
 @app.command("generate", short_help="Continue each prompt.")
 @with_options
 def generate_command(
-    prompts: options.Prompts = None,
+    prompts: list[str] | None = typer.Argument(
+        None, metavar="PROMPT", help="If you give none, gen reads one from stdin."
+    ),
     *,
-    file: options.File = None,
-    image: options.Image = None,
-    device: options.Device = None,
+    file: Path | None = option("Prompts", 'Read prompts from FILE, one on each line; "-" is stdin.', "FILE", "--file"),
+    image: list[Path] | None = IMAGE,
+    device: str | None = DEVICE,
     asked: TextsOptions,
-    as_json: options.AsJson = False,
-    top_logprobs: options.TopLogprobs = None,
-    batch_size: options.BatchSize = 8,
+    as_json: bool = flag("Output", "Print a line with a JSON object for each text.", "--json"),
+    top_logprobs: int | None = option(
+        "Output", "With --json, give the model's N likeliest tokens at each place.", "N", min=0
+    ),
+    batch_size: int = option("Output", "Run N prompts together.", "N", min=1, default=8),
 ) -> None:
     """Continue each prompt, and print the texts in the order of the prompts.
 
@@ -97,10 +102,10 @@ def generate_command(
 @app.command("stream", short_help="Continue one prompt, and show the text grow.")
 @with_options
 def stream_command(
-    prompt: options.OnePrompt = None,
+    prompt: str | None = typer.Argument(None, metavar="PROMPT", help="If you give none, gen reads it from stdin."),
     *,
-    image: options.Image = None,
-    device: options.Device = None,
+    image: list[Path] | None = IMAGE,
+    device: str | None = DEVICE,
     asked: TextOptions,
 ) -> None:
     """Continue one prompt, and print the text while it grows."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import typer
 
@@ -27,9 +27,18 @@ _OF_SAMPLERS = [
 ]
 
 
-def option(group: str, help: str, value: str | None, *names: str, **settings: Any) -> Any:
-    """An option of a group; `value` stands for its value in the help, None if it is a flag."""
-    return typer.Option(*names, help=help, metavar=value, rich_help_panel=group, **settings)
+def option(group: str, help: str, value: str | None, *names: str, default: Any = None, **settings: Any) -> Any:
+    """An option of a group.
+
+    Args:
+        value: stands for its value in the help; None for its type.
+    """
+    return typer.Option(default, *names, help=help, metavar=value, rich_help_panel=group, **settings)
+
+
+def flag(group: str, help: str, name: str) -> Any:
+    """An option without a value, which is True where it is given."""
+    return option(group, help, None, name, default=False)
 
 
 def _choose_threads(threads: int | None) -> int | None:
@@ -38,135 +47,96 @@ def _choose_threads(threads: int | None) -> int | None:
     return threads
 
 
-Prompts = Annotated[
-    list[str] | None, typer.Argument(metavar="PROMPT", help="If you give none, gen reads one from stdin.")
-]
-OnePrompt = Annotated[str | None, typer.Argument(metavar="PROMPT", help="If you give none, gen reads it from stdin.")]
-File = Annotated[
-    Path | None, option("Prompts", 'Read prompts from FILE, one on each line; "-" is stdin.', "FILE", "--file")
-]
-Image = Annotated[list[Path] | None, option("Prompts", f"Give each prompt this picture. {_AGAIN}", "FILE", "--image")]
-Chat = Annotated[bool, option("Prompts", "Put each prompt into the model's chat template.", None, "--chat")]
-Device = Annotated[
-    str | None,
-    option("Model", 'Such as "cuda:1". If you give none: the current CUDA device, or else the CPU.', "DEVICE"),
-]
-DType = Annotated[str | None, option("Model", 'Such as "bfloat16". If you give none: the checkpoint\'s.', "DTYPE")]
-ContextLength = Annotated[
-    int | None,
-    option("Model", "Let a text have N tokens, prompt included. If you give none: the checkpoint's.", "N", min=2),
-]
-Threads = Annotated[
-    int | None,
-    option(
-        "Model",
-        "Compute with N threads on a CPU. If you give none: one for each core, as far as a container's quota allows.",
-        "N",
-        "--threads",
-        min=1,
-        max=1024,
-        is_eager=True,
-        callback=_choose_threads,
-    ),
-]
-Speculate = Annotated[
-    Literal["auto", "on", "off"],
-    option("Output", "Make several tokens in a step if they can be guessed; texts are the same.", None),
-]
-AsJson = Annotated[bool, option("Output", "Print a line with a JSON object for each text.", None, "--json")]
-TopLogprobs = Annotated[
-    int | None, option("Output", "With --json, give the model's N likeliest tokens at each place.", "N", min=0)
-]
-BatchSize = Annotated[int, option("Output", "Run N prompts together.", "N", min=1)]
+IMAGE = option("Prompts", f"Give each prompt this picture. {_AGAIN}", "FILE", "--image")
+CHAT = flag("Prompts", "Put each prompt into the model's chat template.", "--chat")
+DEVICE = option("Model", 'Such as "cuda:1". If you give none: the current CUDA device, or else the CPU.', "DEVICE")
+THREADS = option(
+    "Model",
+    "Compute with N threads on a CPU. If you give none: one for each core, as far as a container's quota allows.",
+    "N",
+    "--threads",
+    min=1,
+    max=1024,
+    is_eager=True,
+    callback=_choose_threads,
+)
+SPECULATE = option(
+    "Output", "Make several tokens in a step if they can be guessed; texts are the same.", None, default="auto"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """Which model is loaded, and how."""
+class LoadingOptions:
+    """How a model is loaded."""
 
-    model: Annotated[
-        str, option("Model", 'A directory, a GGUF file, a name on the Hub, or "demo".', "NAME", "--model")
-    ] = "demo"
-    dtype: DType = None
-    context_length: ContextLength = None
-    threads: Threads = None
+    dtype: str | None = option("Model", 'Such as "bfloat16". If you give none: the checkpoint\'s.', "DTYPE")
+    context_length: int | None = option(
+        "Model", "Let a text have N tokens, prompt included. If you give none: the checkpoint's.", "N", min=2
+    )
+    threads: int | None = THREADS
 
-    def load(self, device: str | None) -> Any:
+    def load_model(self, name: str, device: str | None, **more: Any) -> Any:
         """The model, and no word of its loading on stderr where that is a file."""
         import gen
 
-        check_output()
         keep_stderr_tidy()
-        return gen.load(self.model, device=device, dtype=self.dtype, context_length=self.context_length)
+        return gen.load(name, device=device, dtype=self.dtype, context_length=self.context_length, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(LoadingOptions):
+    """Which model is loaded, and how."""
+
+    model: str = option(
+        "Model", 'A directory, a GGUF file, a name on the Hub, or "demo".', "NAME", "--model", default="demo"
+    )
+
+    def load(self, device: str | None) -> Any:
+        """The model, of which texts are printed."""
+        check_output()
+        return self.load_model(self.model, device)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions(ModelOptions):
     """The options for a text; see `with_options`."""
 
-    chat: Chat = False
-    schema: Annotated[Path | None, option("Output type", "Write JSON that meets the JSON Schema in FILE.", "FILE")] = (
-        None
+    chat: bool = CHAT
+    schema: Path | None = option("Output type", "Write JSON that meets the JSON Schema in FILE.", "FILE")
+    regex: str | None = option("Output type", "Write a text that PATTERN matches as a whole.", "PATTERN")
+    choice: list[str] | None = option("Output type", f"Write one of these texts. {_AGAIN}", "TEXT")
+    max_new_tokens: int | None = option(
+        "Length", "Make at most N tokens for each text. If you give none: 128; with an output type 2048.", "N", min=0
     )
-    regex: Annotated[str | None, option("Output type", "Write a text that PATTERN matches as a whole.", "PATTERN")] = (
-        None
+    thinking: str | None = option(
+        "Length",
+        "Let a model think before it answers a chat: on, off, or at most N tokens. If you give none: as it chooses.",
+        "N",
     )
-    choice: Annotated[list[str] | None, option("Output type", f"Write one of these texts. {_AGAIN}", "TEXT")] = None
-    max_new_tokens: Annotated[
-        int | None,
-        option(
-            "Length",
-            "Make at most N tokens for each text. If you give none: 128; with an output type 2048.",
-            "N",
-            min=0,
-        ),
-    ] = None
-    thinking: Annotated[
-        str | None,
-        option(
-            "Length",
-            "Let a model think before it answers a chat: on, off, or at most N tokens. "
-            "If you give none: as it chooses.",
-            "N",
-        ),
-    ] = None
-    describe: Annotated[
-        bool, option("Prompts", "Put a description of the output type into the system message.", None, "--describe")
-    ] = False
-    shorten: Annotated[
-        bool, option("Length", "Print values of an output type even if their limit has shaped them.", None, "--shorten")
-    ] = False
-    min_new_tokens: Annotated[
-        int | None, option("Length", "Let no text end by itself before it has N tokens.", "N")
-    ] = None
-    stop: Annotated[
-        list[str] | None,
-        option("Length", rf"End a text before TEXT. \n, \t, \r, \\ and \u2026 are escapes. {_AGAIN}", "TEXT"),
-    ] = None
-    temperature: Annotated[float | None, option("Sampling", "Divide the logits by T. 0 is greedy.", "T")] = None
-    top_k: Annotated[int | None, option("Sampling", "Draw from the K likeliest tokens.", "K")] = None
-    top_p: Annotated[
-        float | None, option("Sampling", "Draw from the likeliest tokens, until their probabilities add up to P.", "P")
-    ] = None
-    min_p: Annotated[
-        float | None, option("Sampling", "Draw from tokens at least P times as likely as the best.", "P")
-    ] = None
-    seed: Annotated[int | None, option("Sampling", "Give the same texts for the same SEED.", "SEED", min=0)] = None
-    greedy: Annotated[bool, option("Search", "Take the likeliest token each time.", None, "--greedy")] = False
-    repetition_penalty: Annotated[
-        float | None, option("Penalties", "Above 1: make tokens of the prompt and the text less likely.", "X")
-    ] = None
-    presence_penalty: Annotated[
-        float | None, option("Penalties", "Subtract X from the logits of the text's tokens.", "X")
-    ] = None
-    frequency_penalty: Annotated[
-        float | None, option("Penalties", "Subtract X from a token's logit for each time that the text has it.", "X")
-    ] = None
-    no_repeat_ngram_size: Annotated[int | None, option("Penalties", "Let no sequence of N tokens come twice.", "N")] = (
-        None
+    describe: bool = flag("Prompts", "Put a description of the output type into the system message.", "--describe")
+    shorten: bool = flag("Length", "Print values of an output type even if their limit has shaped them.", "--shorten")
+    min_new_tokens: int | None = option("Length", "Let no text end by itself before it has N tokens.", "N")
+    stop: list[str] | None = option(
+        "Length", rf"End a text before TEXT. \n, \t, \r, \\ and \u2026 are escapes. {_AGAIN}", "TEXT"
     )
-    bad_word: Annotated[list[str] | None, option("Penalties", f"Never write TEXT. {_AGAIN}", "TEXT")] = None
-    speculate: Speculate = "auto"
+    temperature: float | None = option("Sampling", "Divide the logits by T. 0 is greedy.", "T")
+    top_k: int | None = option("Sampling", "Draw from the K likeliest tokens.", "K")
+    top_p: float | None = option(
+        "Sampling", "Draw from the likeliest tokens, until their probabilities add up to P.", "P"
+    )
+    min_p: float | None = option("Sampling", "Draw from tokens at least P times as likely as the best.", "P")
+    seed: int | None = option("Sampling", "Give the same texts for the same SEED.", "SEED", min=0)
+    greedy: bool = flag("Search", "Take the likeliest token each time.", "--greedy")
+    repetition_penalty: float | None = option(
+        "Penalties", "Above 1: make tokens of the prompt and the text less likely.", "X"
+    )
+    presence_penalty: float | None = option("Penalties", "Subtract X from the logits of the text's tokens.", "X")
+    frequency_penalty: float | None = option(
+        "Penalties", "Subtract X from a token's logit for each time that the text has it.", "X"
+    )
+    no_repeat_ngram_size: int | None = option("Penalties", "Let no sequence of N tokens come twice.", "N")
+    bad_word: list[str] | None = option("Penalties", f"Never write TEXT. {_AGAIN}", "TEXT")
+    speculate: Literal["auto", "on", "off"] = SPECULATE
 
     @property
     def thinks(self) -> bool | int | None:
@@ -202,11 +172,11 @@ class TextOptions(ModelOptions):
 class TextsOptions(TextOptions):
     """The same for commands in which a prompt may have several texts."""
 
-    samples: Annotated[int, option("Sampling", "Write N texts for each prompt; with --beams, the best N.", "N")] = 1
-    beams: Annotated[int | None, option("Search", "Look for the likeliest text with N beams.", "N", min=1)] = None
-    length_penalty: Annotated[
-        float | None, option("Search", "With --beams: above 0 prefers longer texts. If you give none: 1.", "X")
-    ] = None
+    samples: int = option("Sampling", "Write N texts for each prompt; with --beams, the best N.", "N", default=1)
+    beams: int | None = option("Search", "Look for the likeliest text with N beams.", "N", min=1)
+    length_penalty: float | None = option(
+        "Search", "With --beams: above 0 prefers longer texts. If you give none: 1.", "X"
+    )
 
     def settings(self, **more: Any) -> dict[str, Any]:
         settings = super().settings(

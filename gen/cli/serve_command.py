@@ -5,13 +5,11 @@ import os
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from gen.cli import options
-from gen.cli.options import option, with_options
-from gen.cli.terminal import keep_stderr_tidy
+from gen.cli.options import DEVICE, SPECULATE, LoadingOptions, flag, option, with_options
 from gen.cli.values import read_speculate
 from gen.errors import ArgumentError, GenError, ModelError, show_path
 
@@ -23,108 +21,78 @@ if TYPE_CHECKING:
 class EngineOptions:
     """Arguments of `gen.Engine`, by their names."""
 
-    rows: Annotated[int, option("Limits", "Run N texts at once.", "N", min=1)] = 32
-    max_waiting: Annotated[
-        int, option("Limits", "Let N more texts wait; further clients are told to ask again.", "N", min=0)
-    ] = 256
-    max_batch_tokens: Annotated[
-        int | None, option("Limits", "Have room for N tokens. If you give none: what memory has room for.", "N", min=1)
-    ] = None
-    admit_tokens: Annotated[
-        int | None,
-        option("Limits", "Read at most N tokens of new prompts between steps of running texts.", "N", min=1),
-    ] = None
-    prefix_bytes: Annotated[
-        int | None,
-        option("Limits", "Keep N bytes of KV cache for later prompts. If you give none: a part of memory.", "N", min=0),
-    ] = None
-    exact: Annotated[
-        bool, option("Model", "Give the same bits whatever runs beside a text; it takes longer.", None, "--exact")
-    ] = False
+    rows: int = option("Limits", "Run N texts at once.", "N", min=1, default=32)
+    max_waiting: int = option(
+        "Limits", "Let N more texts wait; further clients are told to ask again.", "N", min=0, default=256
+    )
+    max_batch_tokens: int | None = option(
+        "Limits", "Have room for N tokens. If you give none: what memory has room for.", "N", min=1
+    )
+    admit_tokens: int | None = option(
+        "Limits", "Read at most N tokens of new prompts between steps of running texts.", "N", min=1
+    )
+    prefix_bytes: int | None = option(
+        "Limits", "Keep N bytes of KV cache for later prompts. If you give none: a part of memory.", "N", min=0
+    )
+    exact: bool = flag("Model", "Give the same bits whatever runs beside a text; it takes longer.", "--exact")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
     """Settings of `gen.server.app`, by their names."""
 
-    max_new_tokens: Annotated[
-        int | None,
-        option("Limits", "Make at most N tokens for a text. If you give none: what the context leaves.", "N", min=1),
-    ] = None
-    max_prompts: Annotated[int, option("Limits", "Refuse requests for more than N texts.", "N", min=1)] = 2048
-    max_body_mb: Annotated[float, option("Limits", "Refuse larger requests.", "MIB", min=0.001)] = 8
-    max_schema_kb: Annotated[float, option("Limits", "Refuse requests with larger schemas.", "KIB", min=0.001)] = 256
-    max_image_mpx: Annotated[
-        float, option("Limits", "Refuse images with more than MPX million pixels.", "MPX", min=0.001)
-    ] = 40
-    request_timeout: Annotated[float, option("Limits", "Give up requests that take longer.", "SECONDS", min=0.001)] = (
-        600
+    max_new_tokens: int | None = option(
+        "Limits", "Make at most N tokens for a text. If you give none: what the context leaves.", "N", min=1
     )
-    stall_timeout: Annotated[
-        float,
-        option("Limits", "Be unhealthy after SECONDS without a step while there is work.", "SECONDS", min=0.001),
-    ] = 300
-    log_texts: Annotated[
-        bool, option("Server", "Let the log have the texts of requests, too.", None, "--log-texts")
-    ] = False
-    strict: Annotated[
-        bool, option("Server", "Refuse requests with unknown fields instead of ignoring these.", None, "--strict")
-    ] = False
+    max_prompts: int = option("Limits", "Refuse requests for more than N texts.", "N", min=1, default=2048)
+    max_body_mb: float = option("Limits", "Refuse larger requests.", "MIB", min=0.001, default=8)
+    max_schema_kb: float = option("Limits", "Refuse requests with larger schemas.", "KIB", min=0.001, default=256)
+    max_image_mpx: float = option(
+        "Limits", "Refuse images with more than MPX million pixels.", "MPX", min=0.001, default=40
+    )
+    request_timeout: float = option("Limits", "Give up requests that take longer.", "SECONDS", min=0.001, default=600)
+    stall_timeout: float = option(
+        "Limits", "Be unhealthy after SECONDS without a step while there is work.", "SECONDS", min=0.001, default=300
+    )
+    log_texts: bool = flag("Server", "Let the log have the texts of requests, too.", "--log-texts")
+    strict: bool = flag("Server", "Refuse requests with unknown fields instead of ignoring these.", "--strict")
 
 
 @with_options
 def serve_command(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help='A directory, a GGUF file, a name on the Hub, or "demo".')
-    ],
+    model: str = typer.Argument(..., metavar="MODEL", help='A directory, a GGUF file, a name on the Hub, or "demo".'),
     *,
-    name: Annotated[
-        list[str] | None,
-        option("Model", "The model's name for clients. You can repeat it. If you give none: the folder's.", "NAME"),
-    ] = None,
-    embedder: Annotated[str | None, option("Model", "An encoder for /v1/embeddings.", "PATH")] = None,
-    device: options.Device = None,
-    dtype: options.DType = None,
-    context_length: options.ContextLength = None,
-    threads: options.Threads = None,
-    device_map: Annotated[str | None, option("Model", '"auto" spreads the model over the devices.', "MAP")] = None,
-    chat_template: Annotated[
-        Path | None, option("Model", "Use the chat template in FILE instead of the model's own.", "FILE")
-    ] = None,
-    host: Annotated[str, option("Server", "Listen on this address.", "HOST")] = "127.0.0.1",
-    port: Annotated[int, option("Server", "Listen on this port; 0 is any free port.", "PORT", min=0, max=65535)] = 8000,
-    api_key: Annotated[
-        str | None,
-        option("Server", "Answer only clients that send KEY. If you give none: GEN_API_KEY of the environment.", "KEY"),
-    ] = None,
-    api_keys: Annotated[
-        Path | None,
-        option("Server", "Answer only clients with a key of FILE, in TOML: [keys.NAME], key, most_running.", "FILE"),
-    ] = None,
-    metrics_port: Annotated[
-        int | None,
-        option("Server", "Serve /metrics without a key on this port. If you give none: it needs a key.", "PORT", min=0),
-    ] = None,
-    otel: Annotated[
-        bool,
-        option("Server", "Send a span for each request to OTEL_EXPORTER_OTLP_ENDPOINT.", None, "--otel"),
-    ] = False,
-    log_format: Annotated[
-        Literal["text", "json"], option("Server", "How a line of the log is written.", None)
-    ] = "text",
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"],
-        option("Server", "Log from this level on; a request that has ended is info.", None),
-    ] = "info",
-    cors_origin: Annotated[
-        list[str] | None, option("Server", "Let pages of URL call the server. You can repeat it.", "URL")
-    ] = None,
+    name: list[str] | None = option(
+        "Model", "The model's name for clients. You can repeat it. If you give none: the folder's.", "NAME"
+    ),
+    embedder: str | None = option("Model", "An encoder for /v1/embeddings.", "PATH"),
+    device: str | None = DEVICE,
+    loading: LoadingOptions,
+    device_map: str | None = option("Model", '"auto" spreads the model over the devices.', "MAP"),
+    chat_template: Path | None = option("Model", "Use the chat template in FILE instead of the model's own.", "FILE"),
+    host: str = option("Server", "Listen on this address.", "HOST", default="127.0.0.1"),
+    port: int = option("Server", "Listen on this port; 0 is any free port.", "PORT", min=0, max=65535, default=8000),
+    api_key: str | None = option(
+        "Server", "Answer only clients that send KEY. If you give none: GEN_API_KEY of the environment.", "KEY"
+    ),
+    api_keys: Path | None = option(
+        "Server", "Answer only clients with a key of FILE, in TOML: [keys.NAME], key, most_running.", "FILE"
+    ),
+    metrics_port: int | None = option(
+        "Server", "Serve /metrics without a key on this port. If you give none: it needs a key.", "PORT", min=0
+    ),
+    otel: bool = flag("Server", "Send a span for each request to OTEL_EXPORTER_OTLP_ENDPOINT.", "--otel"),
+    log_format: Literal["text", "json"] = option("Server", "How a line of the log is written.", None, default="text"),
+    log_level: Literal["debug", "info", "warning", "error"] = option(
+        "Server", "Log from this level on; a request that has ended is info.", None, default="info"
+    ),
+    cors_origin: list[str] | None = option("Server", "Let pages of URL call the server. You can repeat it.", "URL"),
     running: EngineOptions,
     serving: ServerOptions,
-    speculate: options.Speculate = "auto",
-    shutdown_timeout: Annotated[
-        float, option("Limits", "Let requests go on for SECONDS after SIGTERM or Ctrl-C.", "SECONDS", min=0)
-    ] = 30,
+    speculate: Literal["auto", "on", "off"] = SPECULATE,
+    shutdown_timeout: float = option(
+        "Limits", "Let requests go on for SECONDS after SIGTERM or Ctrl-C.", "SECONDS", min=0, default=30
+    ),
 ) -> None:
     """Serve a model to clients of OpenAI and Anthropic; its texts are those of `gen generate`.
 
@@ -165,8 +133,7 @@ def serve_command(
         import gen
         from gen.server.settings import name_of
 
-        keep_stderr_tidy()
-        loaded = gen.load(model, device=device, dtype=dtype, device_map=device_map, context_length=context_length)
+        loaded = loading.load_model(model, device, device_map=device_map)
         if template is not None:
             loaded.tokenizer.use_chat_template(template)
         encoder = None if embedder is None else gen.load_encoder(embedder, device=device)

@@ -35,7 +35,7 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
     refused: ClassVar[Mapping[str, object]] = {}
     harmless: ClassVar[frozenset[str]] = frozenset()
-    renamed: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    renamed: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     @model_validator(mode="before")
     @classmethod

@@ -49,7 +49,7 @@ class SamplingFields(Body):
     """OpenAI's fields, and further ones of vLLM."""
 
     refused: ClassVar[Mapping[str, object]] = NOT_SUPPORTED
-    renamed: ClassVar[Mapping[str, tuple[str, ...]]] = {
+    renamed: ClassVar[dict[str, tuple[str, ...]]] = {
         "max_new_tokens": ("max_tokens",),
         "min_new_tokens": ("min_tokens",),
         "include_stop": ("include_stop_str_in_output",),

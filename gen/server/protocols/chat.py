@@ -36,7 +36,7 @@ class ChatBody(ChunkedBody):
         "verbosity": "medium",
         "web_search_options": None,
     }
-    renamed = ChunkedBody.renamed | {
+    renamed: ClassVar[dict[str, tuple[str, ...]]] = ChunkedBody.renamed | {
         "max_new_tokens": ("max_completion_tokens", "max_tokens"),
         "thinking": ("thinking_token_budget", "reasoning_effort", "chat_template_kwargs"),
     }

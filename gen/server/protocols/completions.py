@@ -24,7 +24,10 @@ class CompletionBody(ChunkedBody):
     refused: ClassVar[Mapping[str, object]] = {
         name: value for name, value in NOT_SUPPORTED.items() if name not in ("best_of", "prompt_logprobs")
     }
-    renamed = ChunkedBody.renamed | {"top_logprobs": ("logprobs",), "prompt_logprobs": ("prompt_logprobs", "logprobs")}
+    renamed: ClassVar[dict[str, tuple[str, ...]]] = ChunkedBody.renamed | {
+        "top_logprobs": ("logprobs",),
+        "prompt_logprobs": ("prompt_logprobs", "logprobs"),
+    }
 
     prompt: str | list[Any] = ""
     best_of: Annotated[int, Field(ge=0)] | None = None

@@ -33,7 +33,10 @@ class MessagesBody(SamplingFields):
         "response_format": None,
     }
     harmless = frozenset({"context_management"})
-    renamed = SamplingFields.renamed | {"stop": ("stop_sequences", "stop"), "thinking": ("thinking",)}
+    renamed: ClassVar[dict[str, tuple[str, ...]]] = SamplingFields.renamed | {
+        "stop": ("stop_sequences", "stop"),
+        "thinking": ("thinking",),
+    }
 
     messages: list[Any]
     max_tokens: Annotated[int, Field(ge=0)] | None = None

@@ -50,7 +50,7 @@ class ResponsesBody(SamplingFields):
         "structured_outputs": None,
         "response_format": None,
     }
-    renamed = SamplingFields.renamed | {
+    renamed: ClassVar[dict[str, tuple[str, ...]]] = SamplingFields.renamed | {
         "max_new_tokens": ("max_output_tokens",),
         "thinking": ("reasoning", "chat_template_kwargs"),
     }
