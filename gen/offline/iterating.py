@@ -5,9 +5,10 @@ read.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, Unpack
 
 from gen.arguments import as_lists, check_flag, is_whole, read_whole
 from gen.calls.call import Call
@@ -15,7 +16,6 @@ from gen.calls.reading import read_call
 from gen.calls.retrying import next_job
 from gen.constraints.compiling import compile
 from gen.errors import ArgumentError, show
-from gen.hints import GENERATING, explains_unknown
 from gen.loop.jobs import Job, new_job
 from gen.loop.memory import check_room
 from gen.loop.options import Options
@@ -24,44 +24,25 @@ from gen.loop.runner import Runner
 from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import Model
 from gen.models.checks import check_model
-from gen.requests.processors import LogitsProcessor
 from gen.requests.prompts import Prompt
-from gen.requests.settings import Draft, Settings, Stops, Truncate
-from gen.samplers import Sampler
-from gen.tokens.thoughts import Thinking
+from gen.requests.settings import AllSettings, read_settings, shows_settings
 
 
-@explains_unknown(GENERATING)
+@shows_settings
 def generate_iter(
     model: Model,
     prompts: Iterable[Prompt],
     output_type: Any = None,
     *,
-    images: Sequence[Any] | None = None,
     rows: int | None = None,
-    sampler: Sampler | None = None,
-    max_new_tokens: int | Sequence[int] | None = None,
-    stop: Stops = None,
-    include_stop: bool = False,
-    seed: int | Sequence[int] | None = None,
-    eos_token_id: int | Sequence[int] | None = None,
-    chat: bool = False,
-    chat_template_kwargs: Mapping[str, object] | None = None,
-    thinking: Thinking | Sequence[Thinking] = None,
-    describe: bool = False,
-    skip_special_tokens: bool | Sequence[str] = True,
     details: bool = False,
     num_return_sequences: int = 1,
-    logits_processors: Sequence[LogitsProcessor] | None = None,
-    top_logprobs: int | None = None,
-    shorten: bool = False,
-    truncate: Truncate = None,
-    draft: Sequence[Draft] | None = None,
     max_batch_tokens: int | None = None,
     replay: bool = True,
     cuda_graph: bool = True,
     speculate: Speculate = "auto",
     retries: int = 0,
+    **settings: Unpack[AllSettings],
 ) -> Iterator[tuple[int, Any]]:
     """Continue prompts that come one after the other, as from a file or a generator, in memory that does not grow.
 
@@ -76,6 +57,7 @@ def generate_iter(
         images: pictures that every prompt has, as for one prompt of `gen.generate`; None for none.
         rows: how many run at once; None is as many as `gen.generate` runs on this device. Memory may allow fewer.
         max_new_tokens: one for all prompts, or a list with one for each; so are `seed` and `thinking`.
+        max_time: counts from the moment at which a prompt is read.
         draft: a list with a draft or None for each prompt; None for none.
     Yields:
         (number, result): the number of the prompt, from 0, and what `gen.generate` returns for it, or the error that it
@@ -84,7 +66,7 @@ def generate_iter(
         ArgumentError, ConstraintError, ModelError: as `gen.generate`, at the call, for what all prompts share.
     Host sync: as `gen.generate`.
     """
-    shared = {name: value for name, value in locals().items() if name in Settings.__annotations__}
+    shared = read_settings(generate_iter, settings)
     check_model(model)
     if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
         raise ArgumentError(f"prompts must be something that gives prompts, such as a list, got {show(prompts)}")
@@ -94,19 +76,18 @@ def generate_iter(
         max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
     rows = usual_rows(model) if rows is None else read_whole("rows", rows, minimum=1)
     constraint = None if output_type is None else compile(model, output_type)
-    lists = {name: as_lists(shared[name]) for name in ("max_new_tokens", "seed", "thinking", "draft")}
+    lists = {name: as_lists(getattr(shared, name)) for name in ("max_new_tokens", "seed", "thinking", "draft")}
     drafts = lists["draft"]
     if not (drafts is None or (isinstance(drafts, list | tuple) and not any(map(is_whole, drafts)))):
-        raise ArgumentError(f"draft must be a list with one draft or None for each prompt, got {show(draft)}")
+        raise ArgumentError(f"draft must be a list with one draft or None for each prompt, got {show(drafts)}")
 
-    def read(number: int, prompt: Prompt, images: Sequence[Any] | None = images) -> Call:
+    def read(number: int, prompt: Prompt, **other: Any) -> Call:
         own = {name: _of_prompt(name, given, number) for name, given in lists.items()}
-        settings = Settings(**{**shared, **own, "images": images})
         call = read_call(
             model,
             prompt,
             constraint,
-            settings,
+            replace(shared, **own, **other),
             details=details,
             num_return_sequences=num_return_sequences,
             max_batch_tokens=max_batch_tokens,
@@ -117,9 +98,9 @@ def generate_iter(
         return call
 
     # what all prompts share; a chat has a place for each image, the plain prompt "x" has none
-    for_chats = chat_template_kwargs or describe or retries
-    one: Prompt = [{"role": "user", "content": "x"}] if for_chats and not chat else "x"
-    read(0, one, images if chat else None)
+    for_chats = shared.chat_template_kwargs or shared.describe or retries
+    one: Prompt = [{"role": "user", "content": "x"}] if for_chats and not shared.chat else "x"
+    read(0, one, images=shared.images if shared.chat else None)
     options = Options(
         rows=rows,
         max_batch_tokens=max_batch_tokens,
