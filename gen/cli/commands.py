@@ -26,7 +26,7 @@ app = typer.Typer(
     help="Generate text with local language models.",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
 

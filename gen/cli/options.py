@@ -66,6 +66,15 @@ SPECULATE = option(
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelName:
+    """Which model is loaded."""
+
+    model: str = option(
+        "Model", 'A directory, a GGUF file, a name on the Hub, or "demo".', "NAME", "--model", default="demo"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoadingOptions:
     """How a model is loaded."""
 
@@ -84,12 +93,8 @@ class LoadingOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions(LoadingOptions):
+class ModelOptions(LoadingOptions, ModelName):
     """Which model is loaded, and how."""
-
-    model: str = option(
-        "Model", 'A directory, a GGUF file, a name on the Hub, or "demo".', "NAME", "--model", default="demo"
-    )
 
     def load(self, device: str | None) -> Any:
         """The model, of which texts are printed."""
@@ -117,7 +122,7 @@ class TextOptions(ModelOptions):
     shorten: bool = flag("Length", "Print values of an output type even if their limit has shaped them.", "--shorten")
     min_new_tokens: int | None = option("Length", "Let no text end by itself before it has N tokens.", "N")
     stop: list[str] | None = option(
-        "Length", rf"End a text before TEXT. \n, \t, \r, \\ and \u2026 are escapes. {_AGAIN}", "TEXT"
+        "Length", rf"End a text before TEXT. \n, \t, \r, \\\\ and \u2026 are escapes. {_AGAIN}", "TEXT"
     )
     temperature: float | None = option("Sampling", "Divide the logits by T. 0 is greedy.", "T")
     top_k: int | None = option("Sampling", "Draw from the K likeliest tokens.", "K")

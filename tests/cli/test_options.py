@@ -4,11 +4,13 @@ from inspect import signature
 from typing import Any
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
 import gen
 import gen.server
+from gen.cli.commands import app
 from gen.cli.options import TextOptions
-from gen.cli.serve_command import serve_command
 from gen.cli.values import choose_sampler, unescape
 from gen.offline.described import made_sampler
 from gen.requests.settings import read_stops
@@ -116,7 +118,8 @@ def test_a_wrong_escape_is_refused(given: str, message: str) -> None:
 
 
 def test_gen_serve_has_the_defaults_of_the_library() -> None:
-    options = signature(serve_command).parameters
+    command: Any = get_command(app)
+    options = {option.name: option for option in command.commands["serve"].params}
     shared = [
         (name, options[name].default, parameter.default)
         for function in (gen.load, gen.Engine, gen.server.Settings)
@@ -136,3 +139,19 @@ def test_the_option_thinking(given: Any, thinks: Any) -> None:
 def test_what_thinking_cannot_be(wrong: str) -> None:
     with pytest.raises(gen.ArgumentError, match="--thinking must be on, off or a number"):
         _ = TextOptions(thinking=wrong).thinks
+
+
+def test_the_help_shows_all_that_is_said_of_each_option_and_breaks_no_paragraph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 1000)
+    commands: Any = get_command(app)
+    batch = commands.commands["batch"]
+    named = {(name,): one for name, one in commands.commands.items() if one is not batch}
+    named |= {("batch", name): one for name, one in batch.commands.items()}
+    for names, command in named.items():
+        lines = CliRunner().invoke(app, [*names, "--help"]).output.splitlines()
+        said = [parameter.help or "" for parameter in command.params] + command.help.split("\n\n")
+        for one in said:
+            plain = " ".join(one.replace(r"\\\\", r"\\").replace("`", "").split())  # as Markdown shows it
+            assert any(plain in line for line in lines), (names, plain)
