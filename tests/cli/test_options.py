@@ -147,7 +147,7 @@ def test_the_help_shows_all_that_is_said_of_each_option_and_breaks_no_paragraph(
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 1000)
     commands: Any = get_command(app)
     batch = commands.commands["batch"]
-    named = {(name,): one for name, one in commands.commands.items() if one is not batch}
+    named: dict[tuple[str, ...], Any] = {(name,): one for name, one in commands.commands.items() if one is not batch}
     named |= {("batch", name): one for name, one in batch.commands.items()}
     for names, command in named.items():
         lines = CliRunner().invoke(app, [*names, "--help"]).output.splitlines()
