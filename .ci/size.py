@@ -21,9 +21,9 @@ LIMITS: dict[tuple[str, str], tuple[float, float]] = {
     (GEN, "files"): (330, 255),
     ("virtual GPUs", "lines"): (7_200, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (51_041, 41_000),
-    ("benchmarks", "lines"): (14_135, 10_000),
-    ("all of gen", "tokens per line of code"): (10.31, 10.2),
+    ("tests", "lines"): (51_160, 41_000),
+    ("benchmarks", "lines"): (14_242, 10_000),
+    ("all of gen", "tokens per line of code"): (10.33, 10.2),
 }
 _COUNTED = {tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING}
 _F_STRING_STARTS = getattr(tokenize, "FSTRING_START", -1)  # from Python 3.12 on an f-string has tokens of its own
