@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gen.models.base import Rows
 
-LEAST = 32  # shared tokens from which on a copy is worth it
+LEAST = 16  # shared tokens from which on a copy is worth it
 WORTH = 256  # tokens that other prompts must save, for a prompt to be read before them
 
 
