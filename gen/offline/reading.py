@@ -16,6 +16,7 @@ from gen.loop.jobs import Job
 from gen.models.base import Model
 from gen.offline.described import made_sampler, made_type
 from gen.offline.folder import Manifest, Result, carried, error_result
+from gen.offline.inputs import NAME
 from gen.offline.rows import Row, row_seed
 from gen.requests.settings import Settings
 from gen.samplers import Sampler
@@ -162,10 +163,17 @@ def _own_words(error: Exception) -> str:
 
 
 class OldTexts:
-    """Finds texts in the parts of a job; it keeps only where each row's result is."""
+    """Finds texts in the parts of a job, and which rows asked for them.
+
+    It keeps only where each row's result is, and a hash of the row.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._places: dict[str, tuple[Path, int]] = {}
+        self._asked: dict[str, int] = {}
+        if (rows := folder / NAME).exists():
+            with rows.open("rb") as file:
+                self._asked = {json.loads(line)["id"]: hash(line) for line in file}
         for path in sorted(folder.glob("part-*.jsonl")):
             place = 0
             for line in path.read_bytes().splitlines(keepends=True):
@@ -173,6 +181,10 @@ class OldTexts:
                 row_id = result.get("custom_id", result["id"])
                 self._places[row_id] = path, place
                 place += len(line)
+
+    def has(self, row: Row) -> bool:
+        """Whether the old job had this row, with the same prompt and settings of its own."""
+        return self._asked.get(row.id) == hash(row.line())
 
     def text(self, row_id: str) -> str | None:
         """The text of a row, or the first of several; None if the job has none."""

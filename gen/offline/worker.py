@@ -36,6 +36,7 @@ from gen.loop.memory import TooManyRows, tokens_that_fit
 from gen.loop.options import Options
 from gen.loop.row_pool import usual_rows
 from gen.loop.runner import run_all
+from gen.loop.speculation.settings import same_in_any_width
 from gen.offline.described import made_speculate, made_type
 from gen.offline.executors.processes import KINDS
 from gen.offline.folder import Manifest, Result, counts_of, failed, read_manifest, write_part
@@ -139,8 +140,7 @@ class Worker:
             try:
                 if row.error:
                     raise ArgumentError(row.error)
-                draft = None if self._old is None else self._old.text(row.id)
-                read[index] = self._reader.read(row, draft)
+                read[index] = self._read(row)
             except (ArgumentError, ApiError) as error:
                 results[index] = failure_of(row, error)
         jobs = self._run([one.call for one in read.values()], rows=manifest.batch_size)
@@ -155,6 +155,15 @@ class Worker:
             except GenError as error:
                 results[index] = failure_of(rows[index], error)
         return [results[index] for index in range(len(rows))]
+
+    def _read(self, row: Row) -> ReadRow:
+        """A row as a call, with the old job's text as its draft."""
+        if self._old is None or (draft := self._old.text(row.id)) is None:
+            return self._reader.read(row)
+        read = self._reader.read(row, draft)
+        fits = self._old.has(row) and same_in_any_width(self._model)  # otherwise the order of rows may change texts
+        requests = [replace(one, draft_fits=fits) for one in read.call.requests]
+        return replace(read, call=replace(read.call, requests=requests))
 
     def _run(self, calls: Sequence[Call], rows: int | None) -> list[Job]:
         """Run calls in this many rows: those of earlier parts with their recorded steps, if there are any."""

@@ -74,6 +74,7 @@ class Request:
         own_limit: whether the limit is the default of its output type, and not the caller's.
         may_be_cut: whether its prompt may be cut, see `cut_left`, to make room for a whole text of its constraint.
         draft: a text that was made before, which its texts may follow; empty if there is none.
+        draft_fits: whether the draft was made for the same prompt, and no order of texts changes them.
         kept: whether to tell how likely each token was to the model at its temperature, before all else.
         shorten: whether a value that the limit has shaped is returned instead of an error.
         deadline: when its texts end, finished or not, in seconds of `time.monotonic`; None for never.
@@ -112,6 +113,7 @@ class Request:
     own_limit: bool = False
     may_be_cut: bool = False
     draft: Sequence[int] = ()
+    draft_fits: bool = False
     kept: bool = False
     shorten: bool = False
     deadline: float | None = None

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor
 
 import gen
 from benchmarks.prefix_cases import Case, differences, kept_differences, random_case, run_case
+from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.prefixes import sharing
 from gen.loop.prefixes.columns import common
@@ -157,6 +159,15 @@ def test_what_takes_longest_runs_first_and_what_begins_alike_side_by_side(demo: 
     prompts = [[*one, 1], [*two, 1], [*one, 2], [*two, 2], some(3, 9)]
     jobs = new_jobs(demo, prompts, max_new_tokens=[9, 5, 5, 7, 300])
     assert [jobs.index(job) for job in together(jobs)] == [4, 0, 2, 3, 1]
+
+
+def test_texts_whose_drafts_fit_run_before_those_without(demo: Any) -> None:
+    """A step reads as many tokens of every row, and only drafts that are right use them."""
+    jobs = new_jobs(demo, [some(number, 9) for number in range(4)], max_new_tokens=[5, 9, 5, 9])
+    fits = [replace(job.request, draft=[1, 2], draft_fits=number < 2) for number, job in enumerate(jobs)]
+    drafted = [new_job(demo, request) for request in fits]
+    assert [drafted.index(job) for job in together(drafted)] == [1, 0, 3, 2]
+    assert [jobs.index(job) for job in together(jobs)] == [1, 3, 0, 2]
 
 
 def test_how_much_sequences_begin_alike() -> None:

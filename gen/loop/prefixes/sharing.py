@@ -175,8 +175,9 @@ class Prefixes:
 def together(jobs: Sequence[Job]) -> list[Job]:
     """Jobs in the order in which they run best.
 
-    The longest texts come first, so that few rows are left alone in the end. Prompts of similar length come together,
-    and prompts that begin alike come next to each other.
+    Texts with drafts that fit come before all others: a step reads equally many tokens of each row, and a text without
+    drafts needs one of them. Then the longest texts come first, so that few rows are left alone in the end. Prompts of
+    similar length come together, and prompts that begin alike come next to each other.
     """
     groups = [*range(len(jobs))]  # for each job, the number of the first job that begins like it
     order = sorted(range(len(jobs)), key=lambda number: jobs[number].request.prompt_ids)
@@ -187,7 +188,13 @@ def together(jobs: Sequence[Job]) -> list[Job]:
     for number, job in zip(groups, jobs, strict=True):
         longest[number] = max(longest.get(number, 0), job.request.limit)
     keyed = [
-        (longest[number], len(job.tokens) // _NEAR, -number, job.request.limit)
+        (
+            job.request.draft_fits,
+            longest[number],
+            len(job.tokens) // _NEAR,
+            -number,
+            job.request.limit,
+        )
         for number, job in zip(groups, jobs, strict=True)
     ]
     return [jobs[number] for number in sorted(range(len(jobs)), key=lambda number: keyed[number], reverse=True)]
