@@ -154,16 +154,21 @@ class Receipt:
     def load(path: str | PathLike[str]) -> "list[Receipt]":
         """The receipts of a file, one a line, or those in a job's results; empty lines and failed rows are left out.
 
+        Args:
+            path: a file, or the folder of a job, whose parts are read in their order.
         Raises:
-            ArgumentError: a line is no receipt; the message has its number.
+            ArgumentError: a line is no receipt; the message has its number. Or the folder is not that of a job.
             OSError: the file cannot be read.
         """
-        found = []
-        for number, line in enumerate(Path(path).read_bytes().split(b"\n"), 1):
-            try:
-                found += _in_line(line.decode()) if line.strip() else []
-            except ValueError as error:  # ArgumentErrors, and those of the line itself
-                raise ArgumentError(f"{path}, line {number}: {error}") from error
+        files, found = [Path(path)], list[Receipt]()
+        if files[0].is_dir() and not (files := sorted(files[0].glob("part-*.jsonl"))):
+            raise ArgumentError(f"{path} is a folder without parts of a job; give one that has some, or a file.")
+        for file in files:
+            for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
+                try:
+                    found += _in_line(line.decode()) if line.strip() else []
+                except ValueError as error:  # ArgumentErrors, and those of the line itself
+                    raise ArgumentError(f"{file}, line {number}: {error}") from error
         return found
 
     @staticmethod

@@ -12,7 +12,7 @@ import typer
 import gen
 from gen.cli.options import CHAT, DEVICE, THREADS, ModelOptions, with_options
 from gen.cli.terminal import keep_stderr_tidy, read_prompts, say
-from gen.errors import ArgumentError, show
+from gen.errors import ArgumentError, show, show_path
 from gen.offline.files import finite
 
 _AsJson = Annotated[bool, typer.Option("--json", help="Print a line with a JSON object for each text.")]
@@ -91,7 +91,7 @@ def _as_json(prompt: str, text: str, score: "gen.Score") -> str:
 
 @with_options
 def verify_command(
-    file: Path = typer.Argument(..., metavar="FILE", help="Receipts, one a line."),
+    file: Path = typer.Argument(..., metavar="FILE", help="Receipts, one a line, or a job's folder."),
     *,
     device: str | None = DEVICE,
     asked: ModelOptions,
@@ -102,19 +102,27 @@ def verify_command(
 
     A table says how many are equal, near ties and different; the exit code is 1 if a text is different.
     """
-    receipts = gen.Receipt.load(file)
+    receipts = _receipts(file)
     _tell(gen.diff(receipts, asked.load(device)), as_json, plot)
 
 
 def diff_command(
-    old: Path = typer.Argument(..., metavar="OLD", help="Receipts, one a line."),
+    old: Path = typer.Argument(..., metavar="OLD", help="Receipts, one a line, or a job's folder."),
     new: Path = typer.Argument(..., metavar="NEW", help="Receipts of the same prompts and seeds."),
     *,
     as_json: _AsJson = False,
     plot: _Plot = None,
 ) -> None:
     """Compare the recorded texts of two runs; the exit code is 1 if a text is different, missing or added."""
-    _tell(gen.diff(gen.Receipt.load(old), gen.Receipt.load(new)), as_json, plot)
+    _tell(gen.diff(_receipts(old), _receipts(new)), as_json, plot)
+
+
+def _receipts(path: Path) -> "list[gen.Receipt]":
+    """Receipts; a file that cannot be read is a wrong argument, so that the exit code 1 tells of texts alone."""
+    try:
+        return gen.Receipt.load(path)
+    except OSError as error:
+        raise ArgumentError(f"{show_path(path)} cannot be read: {error}") from error
 
 
 def _tell(found: "gen.Diff", as_json: bool, plot: Path | None) -> None:

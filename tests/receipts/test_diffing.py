@@ -1,7 +1,7 @@
 """Comparisons of recorded texts, in Python and on the command line."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +104,12 @@ def test_the_command_line(
     assert "different" in capsys.readouterr().out
     (tmp_path / "broken").write_text("{}\n")
     assert run("diff", str(tmp_path / "broken"), str(tmp_path / "old")) == 2
+    assert run("diff", str(tmp_path / "missing"), str(tmp_path / "old")) == 2
+    job = tmp_path / "job"
+    job.mkdir()
+    assert run("diff", str(job), str(tmp_path / "old")) == 2
+    assert "a folder without parts of a job" in capsys.readouterr().err
+    for number, receipts in enumerate((old[:2], old[2:])):
+        results = [{"id": "a", "receipt": asdict(one)} for one in receipts]
+        (job / f"part-{number:05d}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in results))
+    assert run("diff", str(job), str(tmp_path / "old")) == 0
