@@ -22,6 +22,7 @@ def test_importing_gen_loads_no_model_library_and_changes_no_state_of_torch() ->
 
 def test_who_asks_for_no_output_type_waits_for_neither_pydantic_nor_llguidance() -> None:
     assert not {"pydantic", "llguidance"} & set(imports()["generate"]["modules"])
+    assert not imports()["generate"]["compiling"]
 
 
 def test_importing_gen_does_not_wait_for_torch() -> None:

@@ -10,7 +10,6 @@ from gen.arguments import LARGEST, as_lists, check_flag, read_whole
 from gen.calls.call import Call
 from gen.calls.retrying import next_turn
 from gen.constraints.constraint import Constraint
-from gen.constraints.describing import describe
 from gen.errors import ArgumentError, ConstraintError, GenError, ValueRefusedError, show
 from gen.loop.memory import check_room
 from gen.loop.searches.by_sampler import kind_of_search
@@ -136,6 +135,8 @@ def read_call(
 
 def _described(settings: Settings, number: int, prompt: Prompt, images: Sequence[Any], output_type: Any) -> Prompt:
     """A chat whose system message describes the output type."""
+    from gen.constraints.describing import describe  # what compiles types, which other calls do not need
+
     messages = as_messages(prompt, chat=settings.chat, images=len(images))
     if not messages:
         raise ArgumentError(

@@ -21,8 +21,10 @@ state = lambda: [
 was = state()
 import gen
 report["gen"] = {"same": was == state(), "modules": loaded()}
-gen.generate, gen.regex
-report["generate"] = {"modules": loaded()}
+gen.generate
+compiling = [name for name in sys.modules if name.startswith("gen.constraints.schema")]
+gen.regex
+report["generate"] = {"modules": loaded(), "compiling": compiling}
 import transformers
 owners = {"torch": torch, "Tensor": torch.Tensor, "cuda": torch.cuda, "functional": torch.nn.functional}
 members = {name: dict(vars(owner)) for name, owner in owners.items()}
