@@ -1,6 +1,8 @@
 """Options of the command line: which sampler they ask for, and escapes in stop strings."""
 
+import re
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,3 +157,16 @@ def test_the_help_shows_all_that_is_said_of_each_option_and_breaks_no_paragraph(
         for one in said:
             plain = " ".join(one.replace(r"\\\\", r"\\").replace("`", "").split())  # as Markdown shows it
             assert any(plain in line for line in lines), (names, plain)
+
+
+def test_every_option_is_in_the_guides() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    pages = {"serve": ["guides/serve.md", "guides/operate.md"], "batch": ["batch.md", "command_line.md"]}
+    commands: Any = get_command(app)
+    for name, command in commands.commands.items():
+        text = "".join((docs / page).read_text() for page in pages.get(name, ["command_line.md"]))
+        for one in [command, *getattr(command, "commands", {}).values()]:
+            names = {longest for option in one.params for longest in option.opts if longest.startswith("--")}
+            assert {option for option in names - {"--help"} if not re.search(rf"{option}(?![\w-])", text)} == set(), (
+                name
+            )
