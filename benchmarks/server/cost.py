@@ -25,7 +25,6 @@ from benchmarks.server.serving import cpu_seconds, serving
 
 PROMPTS = ["Once upon a time", "One morning", "One day", "The fox"]
 COUNT, TOKENS = 16, 32
-AGAIN = 4  # times in each measurement: a process's CPU time is given in hundredths of a second
 
 
 def ask_all(address: str, stream: bool) -> int:
@@ -45,22 +44,22 @@ def _ask(address: str, number: int, stream: bool) -> int:
     return int(json.loads(lines[-1])["usage"]["completion_tokens"])
 
 
-def rounds(model: Any, address: str, process: int, count: int) -> Iterator[dict[str, float]]:
+def rounds(model: Any, address: str, process: int, count: int, again: int) -> Iterator[dict[str, float]]:
     """Yield the CPU seconds of each case, round by round."""
     arguments: dict[str, Any] = {"max_new_tokens": TOKENS, "eos_token_id": [], "seed": [*range(COUNT)]}
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as clients:
         for number in range(count + 1):
             found = {}
             began = time.process_time()
-            for _ in range(AGAIN):
+            for _ in range(again):
                 gen.generate(model, PROMPTS * (COUNT // 4), **arguments)
-            found["generate"] = (time.process_time() - began) / AGAIN
+            found["generate"] = (time.process_time() - began) / again
             for case, stream in (("whole", False), ("streamed", True)):
                 before = cpu_seconds(process)
-                for _ in range(AGAIN):
+                for _ in range(again):
                     if clients.submit(ask_all, address, stream).result() != COUNT * TOKENS:
                         raise RuntimeError("the server has made other tokens")
-                found[case] = (cpu_seconds(process) - before) / AGAIN
+                found[case] = (cpu_seconds(process) - before) / again
             if number:
                 yield found
 
@@ -69,12 +68,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--model", default="demo")
+    parser.add_argument(
+        "--again", type=int, default=4, help="times in a round; CPU time comes in hundredths of a second"
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     model = gen.load(arguments.model, device="cpu")
     with serving(arguments.model) as (url, process):
-        found = list(rounds(model, url.removeprefix("http://"), process, arguments.rounds))
+        found = list(rounds(model, url.removeprefix("http://"), process, arguments.rounds, arguments.again))
     seconds = {case: [one[case] for one in found] for case in found[0]}
     told: dict[str, Any] = {"machine": machine(), "model": arguments.model, "texts": COUNT, "tokens": TOKENS}
     for case, values in seconds.items():
