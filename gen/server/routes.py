@@ -32,6 +32,7 @@ from gen.server.protocols.embeddings import (
 from gen.server.protocols.messages import MessagesBody, count_tokens, send_message
 from gen.server.protocols.model import DetokenizeBody, TokenizeBody, detokenize, list_models, one_model, tokenize
 from gen.server.protocols.responses import ResponsesBody, respond
+from gen.server.sampling import SamplingFields
 from gen.server.served import LARGE, Served
 from gen.server.settings import Settings
 from gen.server.texts import Texts
@@ -96,8 +97,8 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
         account.words = body_type.words(fields)
         body = body_type.read(fields, strict=settings.strict)
         account.ignored = body.ignored
-        most, cap = settings.max_new_tokens, getattr(body, "cap", None)
-        if most is not None and (cap is None or cap > most):
+        most = settings.max_new_tokens
+        if most is not None and isinstance(body, SamplingFields) and (body.cap is None or body.cap > most):
             account.words["max_new_tokens"] = "the server's max_new_tokens"
         return body
 

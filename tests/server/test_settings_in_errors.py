@@ -54,6 +54,8 @@ def test_the_servers_own_limit_is_told_as_such(path: str, cap: str, engine: gen.
     for more in ({}, {cap: 100}):
         told = client.post(path, {**ASKED[path], **more}).json["error"]
         assert "the server's max_new_tokens is 2" in told["message"] and told.get("param") is None
+    odd = client.post("/tokenize", {"prompt": "Hi", "cap": "x"})  # a field that nobody knows
+    assert odd.status == 200
     assert f", {cap} is 1;" in client.post(path, {**ASKED[path], cap: 1}).json["error"]["message"]
 
 
