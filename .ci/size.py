@@ -17,12 +17,12 @@ GEN = "gen without virtual GPUs"
 PARTS = [GEN, "virtual GPUs", "tests", "benchmarks"]
 # What is counted, of which part: today's limit, and the most that it is to be.
 LIMITS: dict[tuple[str, str], tuple[float, float]] = {
-    (GEN, "lines"): (48_778, 38_000),
+    (GEN, "lines"): (48_779, 38_000),
     (GEN, "files"): (330, 255),
     ("virtual GPUs", "lines"): (7_200, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (51_202, 41_000),
-    ("benchmarks", "lines"): (14_241, 10_000),
+    ("tests", "lines"): (51_219, 41_000),
+    ("benchmarks", "lines"): (14_245, 10_000),
     ("all of gen", "tokens per line of code"): (10.33, 10.2),
 }
 _COUNTED = {tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING}
