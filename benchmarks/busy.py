@@ -9,7 +9,6 @@ programs that compute all the time. "command line" is what `gen`'s commands, job
 `--spins 1000 3000` there are programs that set GOMP_SPINCOUNT to each of these numbers too.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -18,13 +17,15 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import machine, markdown_table, write_json
+import torch
+
+from benchmarks.measuring import REAL, publish, read_arguments
 from gen.runtime import cpu_threads
 
-MODEL = Path(__file__).parents[1] / "models" / "SmolLM2-135M-Instruct"
 CHOSEN = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
 ONE = {"OMP_NUM_THREADS": "1"}
 TOKENS = 16
@@ -38,38 +39,28 @@ CASES: dict[str, tuple[str, dict[str, str] | None]] = {  # which library, and wh
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(MODEL))
-    parser.add_argument("--busy", type=int, nargs="+", default=[0, 1, 2], help="programs that compute all the time")
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--spins", type=int, nargs="+", default=[], help="more cases: each is a GOMP_SPINCOUNT")
-    parser.add_argument("--seconds", type=float, default=8)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="write the report there")
-    parser.add_argument("--alone", nargs=2, metavar=("LIBRARY", "BATCH"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.alone:
-        library, batch = arguments.alone
-        print(json.dumps(_measure(library, int(batch), arguments.model, arguments.seconds)))
-        return
-    spinning = {f"gen, {spins} spins": ("gen", {"GOMP_SPINCOUNT": str(spins)}) for spins in arguments.spins}
-    CASES.update(spinning)
+    given = read_arguments(
+        __doc__,
+        model=str(REAL),
+        busy=([0, 1, 2], "programs that compute all the time"),
+        batch=[1, 8],
+        cases={"nargs": "+", "default": [*CASES], "choices": [*CASES]},
+        spins=([], "more cases: each is a GOMP_SPINCOUNT"),
+        seconds=8.0,
+        rounds=3,
+    )
+    programs = {name: CASES[name] for name in given.cases}
+    programs |= {f"gen, {spins} spins": ("gen", {"GOMP_SPINCOUNT": str(spins)}) for spins in given.spins}
     rows: list[dict[str, Any]] = []
-    for busy in arguments.busy:
-        for batch in arguments.batch:
-            speeds: dict[str, list[dict[str, Any]]] = {name: [] for name in [*arguments.cases, *spinning]}
-            for _ in range(arguments.rounds):
-                for name in speeds:
-                    with _busy(busy):
-                        speeds[name].append(_run(name, batch, arguments))
-            rows += [{"busy programs": busy, "batch": batch, **_row(name, found)} for name, found in speeds.items()]
-    described = machine()
-    print(json.dumps(described), "\n")
-    print(markdown_table(rows))
-    if arguments.json:
-        settings = {"model": Path(arguments.model).name, "seconds": arguments.seconds, "rounds": arguments.rounds}
-        write_json(arguments.json, {"machine": described, "arguments": settings, "rows": rows})
+    for busy, batch in product(given.busy, given.batch):
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in programs}
+        for _ in range(given.rounds):
+            for name, (library, chosen) in programs.items():
+                with _busy(busy):
+                    found[name].append(_run(library, chosen, batch, given.model, given.seconds))
+        rows += [{"busy programs": busy, "batch": batch, **_row(name, some)} for name, some in found.items()]
+    settings = {"model": Path(given.model).name, "seconds": given.seconds, "rounds": given.rounds}
+    publish(given, arguments=settings, rows=rows)
 
 
 def _row(name: str, found: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -84,15 +75,13 @@ def _row(name: str, found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _run(name: str, batch: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    library, chosen = CASES[name]
+def _run(library: str, chosen: dict[str, str] | None, batch: int, path: str, seconds: float) -> dict[str, Any]:
+    """What a process of its own measures."""
     clean = {variable: value for variable, value in os.environ.items() if variable not in CHOSEN}
     environment = clean | (cpu_threads.variables(None) if chosen is None else chosen) | {"HF_HUB_OFFLINE": "1"}
-    alone = ["--alone", library, str(batch), "--model", arguments.model, "--seconds", str(arguments.seconds)]
-    ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.busy", *alone], env=environment, capture_output=True, text=True, check=True
-    )
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    program = f"from benchmarks import busy; busy.measure({library!r}, {batch}, {path!r}, {seconds})"
+    told = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+    found: dict[str, Any] = json.loads(told.splitlines()[-1])
     return found
 
 
@@ -108,9 +97,8 @@ def _busy(count: int) -> Iterator[None]:
             program.wait()
 
 
-def _measure(library: str, batch: int, path: str, seconds: float) -> dict[str, Any]:
-    import torch
-
+def measure(library: str, batch: int, path: str, seconds: float) -> None:
+    """Print how fast this process is."""
     import gen
     from benchmarks.programs import ours, theirs
 
@@ -127,12 +115,12 @@ def _measure(library: str, batch: int, path: str, seconds: float) -> dict[str, A
         calls += 1
     made, took = calls * batch * TOKENS, time.perf_counter() - begin
     cpu = (time.process_time() - begin_cpu) / made
-    return {"threads": torch.get_num_threads(), "tokens/s": round(made / took, 2), "cpu s a token": round(cpu, 4)}
+    speed = {"threads": torch.get_num_threads(), "tokens/s": round(made / took, 2), "cpu s a token": round(cpu, 4)}
+    print(json.dumps(speed))
 
 
 def _loaded(path: str) -> tuple[Any, Any]:
     """The model as transformers loads it, whose linear layers are torch's own."""
-    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), AutoTokenizer.from_pretrained(path)

@@ -21,9 +21,9 @@ which gen has loaded the model and both programs are imported.
                 also compared with ones without it
 """
 
-import argparse
 import json
 import os
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -35,33 +35,26 @@ import torch
 
 import gen
 from benchmarks.context import WARM, engine_steps, filled_model, our_steps, their_steps
-from benchmarks.measuring import clock_for, interleave, machine, markdown_table, spread, write_json
+from benchmarks.measuring import (
+    REAL,
+    clock_for,
+    interleave,
+    machine,
+    markdown_table,
+    read_arguments,
+    spread,
+    write_json,
+)
 from benchmarks.programs import Program, bare, ours, some_prompts, theirs
 from benchmarks.random_model import random_model
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import Sampler
 
-REAL = Path(__file__).parents[1] / "models" / "SmolLM2-135M-Instruct"
 LONG, SHORT, LIMIT = 900, 20, 2048  # how many tokens
 COLUMNS, MORE, FEW = 4096, 8000, 100  # columns of a context
 STEPS = 6  # that are timed together
 OURS: dict[str, Sampler] = {"sampled": gen.samplers.multinomial(), "greedy": gen.samplers.greedy()}
 THEIRS: dict[str, dict[str, Any]] = {"sampled": {"do_sample": True, "top_k": 0}, "greedy": {"do_sample": False}}
-
-
-@dataclass(frozen=True)
-class Setup:
-    """How the questions are asked: on which device, how often, with how many tokens; `sizes` are batch sizes."""
-
-    device: str
-    rounds: int
-    threads: int
-    new_tokens: int
-    sizes: Sequence[int]
-    real: Path
-
-    def measure(self, cases: dict[str, Program]) -> dict[str, list[float]]:
-        return interleave(cases, self.rounds, clock=clock_for(self.device, self.threads))
 
 
 @dataclass(frozen=True)
@@ -84,24 +77,28 @@ class Answer:
         return self.measured <= self.goal
 
 
-def ask_demo(setup: Setup) -> Iterator[Answer]:
-    model = _demo(setup)
-    for batch in setup.sizes:
-        prompts, tokens = some_prompts(batch), setup.new_tokens
+def measure(given: Namespace, cases: dict[str, Program]) -> dict[str, list[float]]:
+    return interleave(cases, given.rounds, clock=clock_for(given.device, given.threads))
+
+
+def ask_demo(given: Namespace) -> Iterator[Answer]:
+    model = _demo(given)
+    for batch in given.batch:
+        prompts, tokens = some_prompts(batch), given.new_tokens
         cases = {f"gen {name}": ours(model, prompts, sampler, tokens) for name, sampler in OURS.items()}
         cases |= {f"transformers {name}": theirs(model, prompts, tokens, **how) for name, how in THEIRS.items()}
-        seconds = setup.measure(cases | {"bare": bare(model, prompts, tokens)})
+        seconds = measure(given, cases | {"bare": bare(model, prompts, tokens)})
         for name, goal in (("sampled", 0.85), ("greedy", 1.0)):
             yield _answer("demo", batch, f"gen {name}", f"transformers {name}", goal, seconds, tokens)
             yield _answer("demo", batch, f"gen {name}", "bare", 1.15, seconds, tokens)
 
 
-def ask_long(setup: Setup) -> Iterator[Answer]:
-    yield from _against_transformers("long", _demo(setup), setup, [1, 8], LONG, ["sampled", "greedy"], 0.8)
+def ask_long(given: Namespace) -> Iterator[Answer]:
+    yield from _against_transformers("long", _demo(given), given, [1, 8], LONG, ["sampled", "greedy"], 0.8)
 
 
-def ask_limit(setup: Setup) -> Iterator[Answer]:
-    model, limit = _demo(setup), LIMIT
+def ask_limit(given: Namespace) -> Iterator[Answer]:
+    model, limit = _demo(given), LIMIT
     model.context_length = model.hf_model.config.max_position_embeddings = 2 * limit  # it was trained for fewer tokens
     for batch in (1, 8):
         prompts = some_prompts(1) * batch
@@ -114,74 +111,74 @@ def ask_limit(setup: Setup) -> Iterator[Answer]:
             "gen greedy": ours(model, prompts, OURS["greedy"], limit, **ends),
             "transformers greedy": theirs(model, prompts, limit, **THEIRS["greedy"], **ends),
         }
-        yield _answer("limit", batch, "gen greedy", "transformers greedy", 1.0, setup.measure(cases), made)
+        yield _answer("limit", batch, "gen greedy", "transformers greedy", 1.0, measure(given, cases), made)
 
 
-def ask_vocabulary(setup: Setup) -> Iterator[Answer]:
-    model = random_model(49_152, device=setup.device)
-    for batch in setup.sizes:
-        prompts, tokens = some_prompts(batch), setup.new_tokens
+def ask_vocabulary(given: Namespace) -> Iterator[Answer]:
+    model = random_model(49_152, device=given.device)
+    for batch in given.batch:
+        prompts, tokens = some_prompts(batch), given.new_tokens
         cases = {
             "gen sampled": ours(model, prompts, OURS["sampled"], tokens),
             "transformers sampled": theirs(model, prompts, tokens, **THEIRS["sampled"]),
             "bare": bare(model, prompts, tokens),
         }
-        seconds = setup.measure(cases)
+        seconds = measure(given, cases)
         yield _answer("vocabulary", batch, "gen sampled", "bare", 1.15, seconds, tokens)
         yield _answer("vocabulary", batch, "gen sampled", "transformers sampled", 0.85, seconds, tokens)
 
 
-def ask_real(setup: Setup) -> Iterator[Answer]:
-    yield from _against_transformers("real", _real(setup), setup, [1, 8], setup.new_tokens, ["greedy"], 0.97)
+def ask_real(given: Namespace) -> Iterator[Answer]:
+    yield from _against_transformers("real", _real(given), given, [1, 8], given.new_tokens, ["greedy"], 0.97)
 
 
-def ask_first(setup: Setup) -> Iterator[Answer]:
+def ask_first(given: Namespace) -> Iterator[Answer]:
     for batch in (1, 8):
         for name in OURS:
-            cases = {f"{program} {name}": _first(program, name, batch, setup) for program in ("gen", "transformers")}
+            cases = {f"{program} {name}": _first(program, name, batch, given) for program in ("gen", "transformers")}
             seconds: dict[str, list[float]] = {case: [] for case in cases}
-            for _ in range(setup.rounds):
+            for _ in range(given.rounds):
                 for case, run in cases.items():
                     seconds[case].append(run())
-            yield _answer("first", batch, f"gen {name}", f"transformers {name}", 1.15, seconds, setup.new_tokens)
+            yield _answer("first", batch, f"gen {name}", f"transformers {name}", 1.15, seconds, given.new_tokens)
 
 
-def _first(program: str, name: str, batch: int, setup: Setup) -> Callable[[], float]:
+def _first(program: str, name: str, batch: int, given: Namespace) -> Callable[[], float]:
     """Measures a first call, each time in a process of its own."""
 
     def run() -> float:
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            return pool.submit(first_call, program, name, batch, setup).result()
+            return pool.submit(first_call, program, name, batch, given).result()
 
     return run
 
 
-def first_call(program: str, name: str, batch: int, setup: Setup) -> float:
+def first_call(program: str, name: str, batch: int, given: Namespace) -> float:
     """Seconds of this process's first call, after the model is loaded."""
-    torch.set_num_threads(setup.threads)
-    model, prompts, clock = _demo(setup), some_prompts(batch), clock_for(setup.device, setup.threads)
+    torch.set_num_threads(given.threads)
+    model, prompts, clock = _demo(given), some_prompts(batch), clock_for(given.device, given.threads)
     if program == "gen":
-        run = ours(model, prompts, OURS[name], setup.new_tokens)
+        run = ours(model, prompts, OURS[name], given.new_tokens)
     else:
-        run = theirs(model, prompts, setup.new_tokens, **THEIRS[name])
+        run = theirs(model, prompts, given.new_tokens, **THEIRS[name])
     begin = clock()
     run()
     return clock() - begin
 
 
-def ask_exact(setup: Setup) -> Iterator[Answer]:
-    model, tokens = _real(setup), setup.new_tokens
+def ask_exact(given: Namespace) -> Iterator[Answer]:
+    model, tokens = _real(given), given.new_tokens
     for batch, goal in ((1, 1.7), (8, 1.05)):
         prompts = some_prompts(batch)
         cases = {
             name: ours(model, prompts, OURS["greedy"], tokens, exact=exact, speculate=False)
             for name, exact in (("gen greedy, exact", True), ("gen greedy", False))
         }
-        yield _answer("exact", batch, "gen greedy, exact", "gen greedy", goal, setup.measure(cases), tokens)
+        yield _answer("exact", batch, "gen greedy, exact", "gen greedy", goal, measure(given, cases), tokens)
 
 
-def ask_context(setup: Setup) -> Iterator[Answer]:
-    model = filled_model(random_model(49_152, "135m", device=setup.device, context=4 * MORE))
+def ask_context(given: Namespace) -> Iterator[Answer]:
+    model = filled_model(random_model(49_152, "135m", device=given.device, context=4 * MORE))
     for lengths, case, goal in (
         ([COLUMNS], f"gen {COLUMNS} columns", 0.75),
         ([MORE], f"gen {MORE} columns", 0.62),
@@ -196,7 +193,7 @@ def ask_context(setup: Setup) -> Iterator[Answer]:
                 case,
                 "transformers",
                 goal,
-                setup.measure({case: run, "transformers": theirs}),
+                measure(given, {case: run, "transformers": theirs}),
                 STEPS,
             )
         del run, rows, theirs
@@ -204,16 +201,16 @@ def ask_context(setup: Setup) -> Iterator[Answer]:
     ragged, even = f"gen 15 of {FEW}, one of {MORE}", f"gen 16 of {FEW}"
     lengths = [MORE] + [FEW] * 15
     with our_steps(model, [FEW] * 16, STEPS) as (short, _), our_steps(model, lengths, STEPS) as (long, _):
-        yield _answer("context", 16, ragged, even, 2.0, setup.measure({ragged: long, even: short}), STEPS)
+        yield _answer("context", 16, ragged, even, 2.0, measure(given, {ragged: long, even: short}), STEPS)
     model.release()
     seconds = {
-        f"{case}, engine": engine_steps(model, each, STEPS, setup.rounds)
+        f"{case}, engine": engine_steps(model, each, STEPS, given.rounds)
         for case, each in ((ragged, lengths), (even, [FEW] * 16))
     }
     yield _answer("context", 16, f"{ragged}, engine", f"{even}, engine", 2.0, seconds, STEPS)
 
 
-QUESTIONS: dict[str, Callable[[Setup], Iterator[Answer]]] = {
+QUESTIONS: dict[str, Callable[[Namespace], Iterator[Answer]]] = {
     "demo": ask_demo,
     "long": ask_long,
     "limit": ask_limit,
@@ -225,16 +222,16 @@ QUESTIONS: dict[str, Callable[[Setup], Iterator[Answer]]] = {
 }
 
 
-def _real(setup: Setup) -> TransformersModel:
-    if not (setup.real / "config.json").exists():
-        return random_model(49_152, "135m", device=setup.device)
-    model = gen.load(setup.real, device=setup.device, dtype="float32")
+def _real(given: Namespace) -> TransformersModel:
+    if not (given.real / "config.json").exists():
+        return random_model(49_152, "135m", device=given.device)
+    model = gen.load(given.real, device=given.device, dtype="float32")
     assert isinstance(model, TransformersModel)  # tells mypy
     return model
 
 
-def _demo(setup: Setup) -> TransformersModel:
-    model = gen.load("demo", device=setup.device)
+def _demo(given: Namespace) -> TransformersModel:
+    model = gen.load("demo", device=given.device)
     assert isinstance(model, TransformersModel)  # tells mypy
     return model
 
@@ -242,7 +239,7 @@ def _demo(setup: Setup) -> TransformersModel:
 def _against_transformers(
     question: str,
     model: TransformersModel,
-    setup: Setup,
+    given: Namespace,
     sizes: Sequence[int],
     tokens: int,
     names: Sequence[str],
@@ -255,7 +252,7 @@ def _against_transformers(
                 f"gen {name}": ours(model, prompts, OURS[name], tokens),
                 f"transformers {name}": theirs(model, prompts, tokens, **THEIRS[name]),
             }
-            seconds = setup.measure(cases)
+            seconds = measure(given, cases)
             yield _answer(question, batch, f"gen {name}", f"transformers {name}", goal, seconds, tokens)
 
 
@@ -268,27 +265,32 @@ def _answer(
 
 
 def main() -> None:
-    arguments = _arguments()
-    torch.set_num_threads(arguments.threads)
-    setup = Setup(
-        arguments.device, arguments.rounds, arguments.threads, arguments.new_tokens, arguments.batch, arguments.real
+    given = read_arguments(
+        __doc__,
+        questions={"nargs": "+", "default": [*QUESTIONS], "choices": [*QUESTIONS]},
+        device=("cpu", "such as cuda:1"),
+        batch=([1, 8, 32], 'for "demo" and "vocabulary"'),
+        new_tokens=64,
+        rounds=7,
+        threads=(1, "torch's threads on the CPU"),
+        real=(REAL, "the folder of the real model"),
     )
-    print(json.dumps({"machine": machine(), "arguments": _described(arguments), "load": _load()}), flush=True)
     answers: list[Answer] = []
-    for question in arguments.questions:
-        for answer in QUESTIONS[question](setup):
+    for question in given.questions:
+        for answer in QUESTIONS[question](given):
             answers.append(answer)
             print(_row(answer), flush=True)
     print(f"\n{markdown_table([_row(answer) for answer in answers])}\n")
     missed = [answer for answer in answers if not answer.met]
     print(f"{len(answers) - len(missed)} of {len(answers)} goals met")
-    if arguments.json:
-        write_report(arguments.json, answers, arguments)
+    if given.json:
+        write_report(given.json, answers, given)
 
 
-def write_report(path: Path, answers: Sequence[Answer], arguments: argparse.Namespace) -> None:
+def write_report(path: Path, answers: Sequence[Answer], given: Namespace) -> None:
     """Write the answers. Those to other questions stay in the file if they are of the same machine and versions."""
-    how = {"rounds": arguments.rounds, "new_tokens": arguments.new_tokens, "device": arguments.device, "load": _load()}
+    load = round(os.getloadavg()[0], 1)  # how many programs, these included, wanted a core in the last minute
+    how = {"rounds": given.rounds, "new_tokens": given.new_tokens, "device": given.device, "load": load}
     found = [{name: _rounded(value) for name, value in asdict(answer).items()} for answer in answers]
     rows: list[dict[str, Any]] = [row | {"met": answer.met} | how for row, answer in zip(found, answers, strict=True)]
     here, before = machine(), json.loads(path.read_text()) if path.exists() else {}
@@ -301,29 +303,6 @@ def write_report(path: Path, answers: Sequence[Answer], arguments: argparse.Name
 
 def _rounded(value: object) -> object:
     return round(value, 3) if isinstance(value, float) else value
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--questions", nargs="+", default=list(QUESTIONS), choices=list(QUESTIONS))
-    parser.add_argument("--device", default="cpu", help="such as cuda:1")
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32], help='for "demo" and "vocabulary"')
-    parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1, help="torch's threads on the CPU")
-    parser.add_argument("--real", type=Path, default=REAL, help="the folder of the real model")
-    parser.add_argument("--json", type=Path, help="write the report there; it keeps answers to other questions")
-    return parser.parse_args()
-
-
-def _described(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The arguments, without names of a person's folders."""
-    return {name: value for name, value in vars(arguments).items() if name not in ("json", "real")}
-
-
-def _load() -> float:
-    """How many programs, these included, wanted a core in the last minute."""
-    return round(os.getloadavg()[0], 1)
 
 
 def _row(answer: Answer) -> dict[str, object]:

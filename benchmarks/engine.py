@@ -16,34 +16,30 @@ What `gen` does in a turn comes in each join, and what else the machine does, in
 of the turns' medians over the joins; "largest of all" and "above the goal" look at each single gap.
 """
 
-import argparse
 import gc
-import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import gen
-from benchmarks.measuring import interleave, machine, markdown_table, ratio, spread, write_json
+from benchmarks.measuring import interleave, publish, ratio, read_arguments, spread
 from benchmarks.programs import Program, some_prompts
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.runner import Runner
 from gen.requests.request import Request
 
-TEXTS, TOKENS = (1, 16, 32), (32, 200)
 GOAL, GAP_GOAL = 1.1, 2.5
 ROWS, LONG, BEFORE = 32, 900, 40
 Row = dict[str, Any]
 
 
-def costs(model: Any, rounds: int, texts: tuple[int, ...] = TEXTS, tokens: tuple[int, ...] = TOKENS) -> Iterator[Row]:
+def costs(model: Any, rounds: int, texts: Sequence[int], tokens: Sequence[int]) -> Iterator[Row]:
     """A row for each number of texts and of tokens, and each way to take them."""
     for count in texts:
         for most in tokens:
@@ -53,10 +49,7 @@ def costs(model: Any, rounds: int, texts: tuple[int, ...] = TEXTS, tokens: tuple
                     "whole": _through(model, engine, count, most, streamed=False),
                     "piece by piece": _through(model, engine, count, most, streamed=True),
                 }
-                for _ in range(2):  # what is recorded, is recorded
-                    for case in cases.values():
-                        case()
-                seconds = interleave(cases, rounds, clock=time.process_time)
+                seconds = interleave(cases, rounds, clock=time.process_time, warm=3)  # what is recorded, is recorded
             for name in ("whole", "piece by piece"):
                 ratios = spread([mine / other for mine, other in zip(seconds[name], seconds["generate"], strict=True)])
                 yield {
@@ -161,22 +154,10 @@ def _advance(runner: Runner) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--texts", type=int, nargs="+", default=TEXTS)
-    parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    given = read_arguments(__doc__, rounds=11, texts=[1, 16, 32], tokens=[32, 200])
     model = gen.load("demo", device="cpu")
-    report: dict[str, Any] = {"machine": machine(), "rounds": arguments.rounds}
-    print(json.dumps(report), flush=True)
-    report["cost"] = list(costs(model, arguments.rounds, tuple(arguments.texts), tuple(arguments.tokens)))
-    print(markdown_table(report["cost"]), end="\n\n", flush=True)
-    report["gaps"] = list(gaps(model, arguments.rounds))
-    print(markdown_table(report["gaps"]))
-    if arguments.json:
-        write_json(arguments.json, report)
+    cost = [*costs(model, given.rounds, given.texts, given.tokens)]
+    publish(given, rounds=given.rounds, cost=cost, gaps=[*gaps(model, given.rounds)])
 
 
 if __name__ == "__main__":

@@ -9,18 +9,15 @@ number, in each layout of whitespace, in the layout that the model chooses, and 
 Greedy, in one batch; time is CPU time of this process.
 """
 
-import argparse
 import json
 import time
-from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-import torch
 from pydantic import BaseModel, Field
 
 import gen
-from benchmarks.measuring import machine, markdown_table, write_json
+from benchmarks.measuring import REAL, publish, read_arguments
 
 NAMES = ["Ada Lovelace", "Ben Okri", "Carla Bruni", "Deniz Kaya", "Emil Zátopek", "Fumi Sato"]
 CITIES = ["Berlin", "Bogota", "Lagos", "Oslo", "Kyoto"]
@@ -132,21 +129,12 @@ def _read(text: str) -> set[tuple[str, int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--only", choices=["fields", "layouts"])
-    parser.add_argument("--json", type=Path, help="write the report there")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    model = gen.load(arguments.model, device="cpu")
-    report: dict[str, Any] = {"machine": machine()}
-    print(json.dumps(report["machine"]), "\n")
-    for name, measure in (("fields", fields_right), ("layouts", items_found)):
-        if arguments.only in (None, name):
-            report[name] = measure(model)
-            print(markdown_table(report[name]), "\n", flush=True)
-    if arguments.json:
-        write_json(arguments.json, report)
+    given = read_arguments(__doc__, model=str(REAL), only=({"choices": [*PARTS]}, "which part; default: both"))
+    model = gen.load(given.model, device="cpu")
+    publish(given, **{name: find(model) for name, find in PARTS.items() if given.only in (None, name)})
+
+
+PARTS = {"fields": fields_right, "layouts": items_found}
 
 
 if __name__ == "__main__":

@@ -10,13 +10,11 @@ process says how much its resident set has grown after it has loaded the model, 
 a prompt and made eight texts.
 """
 
-import argparse
-import json
 import resource
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,63 +22,52 @@ import torch
 from torch import Tensor
 
 import gen
-from benchmarks.measuring import machine, markdown_table, ratio, spread, write_json
+from benchmarks.measuring import REAL, publish, ratio, read_arguments, spread
 from benchmarks.programs import some_prompts
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.packed_weight import PackedWeight
 
 GREEDY = gen.samplers.greedy()
+KEPT: dict[str, dict[str, Any]] = {
+    "packed": {},
+    "float32": {"dtype": "float32"},
+    "torch": {"dtype": "float32", "pack": False},
+}
 FEW, MANY = 8, 56  # new tokens
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="a float16 checkpoint")
-    parser.add_argument("--prompt", type=int, default=512, help="how many tokens the prompt has")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--grow", help=argparse.SUPPRESS)  # for the fresh process that this one starts
-    parser.add_argument("--json", type=Path, help="write the report there")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    if arguments.grow:
-        print(json.dumps(_grow(arguments.model, arguments.grow)))
-        return
-    models = {"packed": gen.load(arguments.model, device="cpu")}
-    for name, pack in (("float32", None), ("torch", False)):
-        models[name] = gen.load(arguments.model, device="cpu", dtype="float32", pack=pack)
-    report: dict[str, Any] = {"machine": machine(), "rows": []}
+    given = read_arguments(__doc__, model=(str(REAL), "a float16 checkpoint"), prompt=(512, "its tokens"), rounds=5)
+    models = {name: gen.load(given.model, device="cpu", **how) for name, how in KEPT.items()}
+    rows = []
     measures: dict[str, Callable[[TransformersModel], float]] = {
         "a step, batch 1": lambda model: _step(model, 1),
         "a step, batch 8": lambda model: _step(model, 8),
-        f"a prompt of {arguments.prompt} tokens": lambda model: _prompt(model, arguments.prompt),
+        f"a prompt of {given.prompt} tokens": lambda model: _prompt(model, given.prompt),
     }
     for what, measure in measures.items():
         for model in models.values():
             measure(model)
-        rounds = [{name: measure(model) for name, model in models.items()} for _ in range(arguments.rounds)]
+        rounds = [{name: measure(model) for name, model in models.items()} for _ in range(given.rounds)]
         packed, plain, torchs = ([one[name] for one in rounds] for name in models)
-        row = _row(what, 1e3 * spread(packed).median, 1e3 * spread(plain).median, ratio(packed, plain))
-        row |= {"torch's layers": f"{1e3 * spread(torchs).median:.1f}", "ratio to them": f"{ratio(packed, torchs):.2f}"}
-        report["rows"].append(row)
-    report["rows"].append(_megabytes("weights, MB", [_weights(model) for model in models.values()]))
-    grown = [_growth(arguments.model, name) for name in models]
+        middle = [1e3 * spread(times).median for times in (packed, plain, torchs)]
+        rows.append(_row(what, middle, ratio(packed, plain), ratio(packed, torchs)))
+    rows.append(_megabytes("weights, MB", [_weights(model) for model in models.values()]))
+    grown = [_growth(given.model, name) for name in models]
     for what, sizes in zip(("loaded", "at most", "after texts"), zip(*grown, strict=True), strict=True):
-        report["rows"].append(_megabytes(f"a fresh process, {what}, MB", sizes))
-    print(json.dumps(report["machine"]), "\n")
-    print(markdown_table(report["rows"]))
-    if arguments.json:
-        write_json(arguments.json, report)
+        rows.append(_megabytes(f"a fresh process, {what}, MB", sizes))
+    publish(given, rows=rows)
 
 
-def _row(what: str, packed: float, plain: float, share: float) -> dict[str, object]:
-    row: dict[str, object] = {"what": what, "packed": f"{packed:.1f}", "float32": f"{plain:.1f}"}
-    return row | {"ratio": f"{share:.2f}", "torch's layers": "", "ratio to them": ""}
+def _row(what: str, numbers: Sequence[float], share: float, share_of_torchs: float) -> dict[str, object]:
+    packed, plain, torchs = (f"{number:.1f}" for number in numbers)
+    row: dict[str, object] = {"what": what, "packed": packed, "float32": plain, "ratio": f"{share:.2f}"}
+    return row | {"torch's layers": torchs, "ratio to them": f"{share_of_torchs:.2f}"}
 
 
 def _megabytes(what: str, sizes: Sequence[int]) -> dict[str, object]:
     packed, plain, torchs = (size / 1e6 for size in sizes)
-    row = _row(what, packed, plain, packed / plain)
-    return row | {"torch's layers": f"{torchs:.1f}", "ratio to them": f"{packed / torchs:.2f}"}
+    return _row(what, (packed, plain, torchs), packed / plain, packed / torchs)
 
 
 def _step(model: TransformersModel, batch: int) -> float:
@@ -125,18 +112,17 @@ def _resident() -> int:
 
 def _growth(model: str, name: str) -> list[int]:
     """By how many bytes a fresh process has grown after it has loaded a model, at most meanwhile, and after texts."""
-    command = [sys.executable, "-m", "benchmarks.half_weights", "--model", model, "--grow", name]
-    sizes: list[int] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return sizes
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(_grow, model, name).result()
 
 
 def _grow(path: str, name: str) -> list[int]:
     """What the fresh process does. The demo model comes first, so that all libraries are loaded before the
     measurement."""
+    torch.set_num_threads(1)
     gen.generate(gen.load("demo", device="cpu"), some_prompts(8), sampler=GREEDY, max_new_tokens=FEW)
     before = _resident()
-    dtype, pack = None if name == "packed" else "float32", False if name == "torch" else None
-    model = gen.load(path, device="cpu", dtype=dtype, pack=pack)
+    model = gen.load(path, device="cpu", **KEPT[name])
     loaded, peak = _resident(), 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     _prompt(model, 512)
     gen.generate(model, some_prompts(8), sampler=GREEDY, max_new_tokens=MANY, eos_token_id=[])

@@ -8,22 +8,20 @@ is not counted. "HFLM 16" runs in batches of 16. "ratio" is gen's time divided b
 "log-likelihoods" is the largest difference between gen's and theirs.
 """
 
-import argparse
 import json
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from random import Random
-from statistics import median
 from tempfile import TemporaryDirectory
 from time import thread_time
 from typing import Any
 
-import torch
 from lm_eval import __version__, simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from benchmarks.measuring import machine, write_json
+from benchmarks.measuring import REAL, interleave, publish, read_arguments, spread
 from gen.integrations.lm_eval import GenLM
 
 DOCUMENTS = 48
@@ -101,23 +99,22 @@ def measure(path: str, rounds: int) -> list[dict[str, Any]]:
     with TemporaryDirectory() as name:
         manager = tasks(Path(name))
         for task in ("gen_choices", "gen_rolling"):
-            seconds: dict[str, list[float]] = {one: [] for one in models}
             results: dict[str, Any] = {}
-            for _ in range(rounds):
-                for one, model in models.items():
-                    begin = thread_time()
-                    results[one] = simple_evaluate(
-                        model=model, tasks=[task], task_manager=manager, bootstrap_iters=0, log_samples=True
-                    )
-                    seconds[one].append(thread_time() - begin)
+
+            def case(one: str, task: str = task, results: dict[str, Any] = results) -> None:
+                results[one] = simple_evaluate(
+                    model=models[one], tasks=[task], task_manager=manager, bootstrap_iters=0, log_samples=True
+                )
+
+            seconds = interleave({one: partial(case, one) for one in models}, rounds, clock=thread_time, warm=0)
             ours, *theirs = (found(results[one]["samples"][task]) for one in models)
-            own, *others = (median(one) for one in seconds.values())
+            own, *others = (spread(one).median for one in seconds.values())
             metric = "acc,none" if task == "gen_choices" else "word_perplexity,none"
             rows.append(
                 {
                     "task": task,
                     "documents": DOCUMENTS,
-                    **{f"seconds of {one}": round(median(seconds[one]), 2) for one in models},
+                    **{f"seconds of {one}": round(spread(seconds[one]).median, 2) for one in models},
                     "ratio": round(own / min(others), 3),
                     **{f"{metric} of {one}": results[one]["results"][task][metric] for one in models},
                     "log-likelihoods": max(abs(x - y) for other in theirs for x, y in zip(ours, other, strict=True)),
@@ -127,17 +124,9 @@ def measure(path: str, rounds: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="models/SmolLM2-135M-Instruct", help="a directory, or a Hub id")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="write the report there")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    report: dict[str, Any] = {"machine": machine(), "lm_eval": __version__, "model": Path(arguments.model).name}
-    report["rows"] = measure(arguments.model, arguments.rounds)
-    print(json.dumps(report, indent=1))
-    if arguments.json:
-        write_json(arguments.json, report)
+    given = read_arguments(__doc__, model=(str(REAL), "a directory, or a Hub id"), rounds=3)
+    model = Path(given.model).name
+    publish(given, lm_eval=__version__, model=model, rows=measure(given.model, given.rounds))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,122 @@
-"""What the benchmarks share: the machine's description, interleaved timing, tables."""
+"""What the benchmarks share: their command line, sides in turns, random cases, the machine's description, the report.
 
+A benchmark is its inputs and its sides. Example:
+
+    given = read_arguments(__doc__, rounds=7, batch=([1, 8], "texts at once"))
+    seconds = interleave({"gen": ours, "transformers": theirs}, given.rounds)
+    publish(given, rows=[{"ratio": ratio(seconds["gen"], seconds["transformers"])}])
+"""
+
+import argparse
 import json
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
+
+REAL = Path("models", "SmolLM2-135M-Instruct")
+"""The real model, as `make real` leaves it in the root of a checkout."""
+
+Name = TypeVar("Name")
+
+
+def read_arguments(description: str | None, **options: Any) -> argparse.Namespace:
+    """The command line of a benchmark, which has `--json` too. torch gets as many threads as `--threads` says, or one.
+
+    Args:
+        description: the module's docstring.
+        options: by name, a default, or a default and what the help says. A list takes several values of its first
+            one's type, False is a switch, a type takes one value and is None without it. A dict is what
+            `ArgumentParser.add_argument` takes. A name that ends in "_" is of an argument without dashes.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, option in {**options, "json": (Path, "write the report there")}.items():
+        default, told = option if isinstance(option, tuple) else (option, None)
+        how: dict[str, Any] = {"default": default, "type": type(default)}
+        if isinstance(default, dict):
+            how = default
+        elif default is False:
+            how = {"action": "store_true"}
+        elif isinstance(default, type):
+            how = {"type": default}
+        elif isinstance(default, list):
+            how = {"default": default, "type": type(default[0]) if default else int, "nargs": "*"}
+        elif isinstance(default, Path):
+            how["type"] = Path
+        parser.add_argument(name[:-1] if name.endswith("_") else f"--{name.replace('_', '-')}", help=told, **how)
+    given = parser.parse_args()
+    torch.set_num_threads(max(threads) if isinstance(threads := getattr(given, "threads", 1), list) else threads)
+    return given
+
+
+def described(given: argparse.Namespace) -> dict[str, Any]:
+    """The arguments for a report, without names of a person's folders."""
+    named = {name: value.name if isinstance(value, Path) else value for name, value in vars(given).items()}
+    return {name: value for name, value in named.items() if name != "json"}
+
+
+def publish(given: argparse.Namespace, **report: Any) -> None:
+    """Print a report after the machine's description, its rows as tables, and write it to the file of `--json`."""
+    report = {"machine": machine(), **report}
+    rows = {name: value for name, value in report.items() if is_table(value)}
+    print(json.dumps({name: value for name, value in report.items() if name not in rows}))
+    for value in rows.values():
+        print(f"\n{markdown_table(value)}", flush=True)
+    if given.json:
+        write_json(given.json, report)
+
+
+def is_table(value: object) -> bool:
+    """Whether a value is a list of rows with equal names."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(row, dict) and row.keys() == value[0].keys() for row in value)
+    )
+
+
+def check_cases(
+    cases: range, check: Callable[[int], tuple[Mapping[str, int], Sequence[object]]], work: Path | None = None
+) -> dict[str, Any]:
+    """Sum up what random cases count, and print each difference that they find.
+
+    Args:
+        check: gives the counts and the differences of a case, by its number, which is its seed.
+        work: as for `work_on`.
+    """
+
+    def found(case: int) -> dict[str, Any]:
+        counts, differences = check(case)
+        for difference in differences:
+            print(f"case {case}: {difference}", flush=True)
+        return {"counts": {**counts, "different": len(differences)}}
+
+    total = Counter[str]()
+    for record in work_on(work, cases, found):
+        total.update(record["counts"])
+    return {"cases": f"{cases.start} to {cases.stop - 1}", **total}
+
+
+def work_on(file: Path | None, cases: Iterable[int], find: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is found for each case. With a file, a run that is begun again goes on behind the lines that are there."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else []
+    known = {line["case"]: line for line in map(json.loads, lines)}
+    records = []
+    for case in cases:
+        if case not in known:
+            known[case] = {"case": case, **find(case)}
+            if file is not None:
+                with file.open("a", encoding="utf-8") as out:
+                    out.write(f"{json.dumps(known[case])}\n")
+        records.append(known[case])
+    return records
 
 
 def machine() -> dict[str, str | int]:
@@ -52,15 +159,19 @@ def clock_for(device: str | torch.device, threads: int) -> Callable[[], float]:
 
 
 def interleave(
-    cases: Mapping[str, Callable[[], object]], rounds: int, *, clock: Callable[[], float] = time.perf_counter
-) -> dict[str, list[float]]:
-    """Seconds of every case in every round, by a clock. A round runs each case once; an extra round comes first."""
-    seconds: dict[str, list[float]] = {name: [] for name in cases}
-    for number in range(rounds + 1):
+    cases: Mapping[Name, Callable[[], object]],
+    rounds: int,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    warm: int = 1,
+) -> dict[Name, list[float]]:
+    """Seconds of every case in every round, by a clock. A round runs each case once; `warm` rounds come before them."""
+    seconds: dict[Name, list[float]] = {name: [] for name in cases}
+    for number in range(-warm, rounds):
         for name, case in cases.items():
             begin = clock()
             case()
-            if number:
+            if number >= 0:
                 seconds[name].append(clock() - begin)
     return seconds
 

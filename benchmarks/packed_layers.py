@@ -9,17 +9,14 @@ float32 ones. Run it to see what your CPU would gain from `gen.load(..., pack=Tr
 `gen/models/transformers/packed_linear.py` says that it is faster.
 """
 
-import argparse
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from benchmarks.measuring import clock_for, interleave, machine, markdown_table, ratio, spread, write_json
+from benchmarks.measuring import clock_for, interleave, publish, ratio, read_arguments, spread
 from gen.models.transformers.cpu_layouts import Layout, layout_of, multiply
 
 LAYER = [(576, 576)] * 2 + [(192, 576)] * 2 + [(1536, 576)] * 2 + [(576, 1536)]  # outputs, inputs
@@ -28,31 +25,21 @@ LAYERS, VOCABULARY, HIDDEN = 30, 49152, 576
 
 @torch.inference_mode()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 2, 4, 8, 16, 64, 512], help="numbers of rows")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write the report there")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    dtype = getattr(torch, arguments.dtype)
+    given = read_arguments(
+        __doc__, batch=([1, 2, 4, 8, 16, 64, 512], "numbers of rows"), dtype="float32", rounds=7, threads=1
+    )
+    dtype = getattr(torch, given.dtype)
     weights = [torch.randn(shape).to(dtype) for shape in [*LAYER * LAYERS, (VOCABULARY, HIDDEN)]]
     packed = [layout_of(weight) for weight in weights]
     weights = [weight.to(packed[0].dtype) for weight in weights]
-    clock, rows = clock_for("cpu", arguments.threads), []
-    for count in arguments.batch:
-        given = {width: torch.randn(count, width).to(packed[0].dtype) for _, width in LAYER}
-        cases = {"packed": _run(multiply, packed, given), "torch": _run(linear, weights, given)}
-        seconds = interleave(cases, arguments.rounds, clock=clock)
+    rows = []
+    for count in given.batch:
+        inputs = {width: torch.randn(count, width).to(packed[0].dtype) for _, width in LAYER}
+        cases = {"packed": _run(multiply, packed, inputs), "torch": _run(linear, weights, inputs)}
+        seconds = interleave(cases, given.rounds, clock=clock_for("cpu", given.threads))
         milliseconds = {name: f"{1e3 * spread(times).median:.1f}" for name, times in seconds.items()}
         rows.append({"rows": count, **milliseconds, "ratio": f"{ratio(seconds['packed'], seconds['torch']):.2f}"})
-        print(rows[-1], flush=True)
-    report: dict[str, Any] = {"machine": machine(), "dtype": arguments.dtype, "rounds": arguments.rounds, "rows": rows}
-    print(json.dumps(report["machine"]), "\n")
-    print(markdown_table(rows))
-    if arguments.json:
-        write_json(arguments.json, report)
+    publish(given, dtype=given.dtype, rounds=given.rounds, rows=rows)
 
 
 def _run(

@@ -1,24 +1,16 @@
-"""What shared beginnings of prompts save, compared with transformers and a reused cache; and that texts stay the same.
+"""What shared beginnings of prompts save, compared with transformers and a reused cache.
 
     python -m benchmarks.prefixes --model models/SmolLM2-135M-Instruct
-    python -m benchmarks.prefixes --texts 1000
 
 Prompts have 600 shared tokens and 30 of their own, or share nothing; 20 new tokens each, greedy. "gen" reads the shared
 tokens once; in "reading each" that is turned off. "a copied cache" reads the shared tokens once with transformers, and
 gives a copy of that cache to `generate` for each prompt; "a repeated cache" repeats it for batches of 16. All take
 turns, in CPU seconds of one thread. A chat of ten turns goes through an engine that keeps what it has read, and through
-one that does not, in CPU seconds of the process.
-
-`--texts` instead runs random calls, and engines with little room for kept texts: trees of shared beginnings, all kinds
-of samplers, both engines of constraints, prompts read in parts, salts, pins. Every second case runs on a tiny model of
-another architecture, with other kinds of caches. Each text is compared with that of a separate call.
+one that does not, in CPU seconds of the process. `benchmarks.cases prefixes` compares texts.
 """
 
-import argparse
 import copy
-import json
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -28,17 +20,11 @@ from typing import Any
 import torch
 
 import gen
-from benchmarks.architectures.tiny_models import tiny_model, tokenizer
-from benchmarks.measuring import machine, ratio, spread, write_json
-from benchmarks.prefix_cases import differences, kept_differences, nothing_shared, random_case, run_case
+from benchmarks.cases.prefixes import nothing_shared
+from benchmarks.measuring import interleave, publish, ratio, read_arguments, spread
 
 SHARED, OWN, NEW = 600, 30, 20
 REPEATED = 16  # prompts in a batch of transformers
-ARCHITECTURES = (
-    *("llama", "gpt2", "bloom", "mpt", "mixtral", "mistral", "gemma3_text", "gemma3n_text", "llama4_text"),
-    *("deepseek_v3", "gpt_neo", "qwen3_next", "falcon_h1", "lfm2", "jamba", "zamba2", "nemotron_h", "bamba"),
-)
-"""Full, sliding, chunked and latent attention, ALiBi, shared keys, experts, aligned rows, hybrids, recurrent layers."""
 RULES = (
     "You answer the questions of a small museum's guests in one or two short sentences. It opens at nine and closes at "
     "five, and is closed on Mondays. A ticket is ten euros, five for children, and groups of ten pay for nine. "
@@ -57,46 +43,19 @@ QUESTIONS = (
 )
 
 
-def check_texts(cases: range) -> dict[str, Any]:
-    """How many texts of random calls differ from those of separate calls; each of them is printed."""
-    demo = gen.load("demo", device="cpu")
-    counts = Counter({"texts": 0, "with shared tokens": 0, "different": 0})
-    for seed in cases:
-        architecture = ARCHITECTURES[seed // 2 % len(ARCHITECTURES)] if seed % 2 else "demo"
-        model = gen.from_transformers(tiny_model(architecture), tokenizer()) if seed % 2 else demo
-        vocabulary = 250 if seed % 2 else 1900
-        case = random_case(seed, vocabulary)
-        found = [one for own in run_case(model, case) for one in own]
-        kept = [*kept_differences(model, seed, vocabulary)]
-        made = [*found, *(one for one in kept if not isinstance(one, str))]
-        for text in [*differences(model, case), *(one for one in kept if isinstance(one, str))]:
-            print(f"case {seed}, {architecture}: {text}", flush=True)
-            counts["different"] += 1
-        counts["texts"] += len(found) + len(kept)
-        counts["with shared tokens"] += sum(one.cached_tokens > 0 for one in made)
-    return {"cases": f"{cases.start} to {cases.stop - 1}", **counts}
-
-
-def measure_chat(model: Any, rounds: int) -> list[dict[str, Any]]:
+def measure_chat(model: Any, rounds: int) -> Iterator[dict[str, Any]]:
     """Seconds of a chat through an engine that keeps what it has read, and through one that does not."""
-    seconds: dict[str, list[float]] = {"kept": [], "reading each turn": []}
-    for _ in range(rounds):
-        texts = []
-        for program, prefix_bytes in zip(seconds, (None, 0), strict=True):
-            begin = process_time()
-            texts.append(chat(model, prefix_bytes))
-            seconds[program].append(process_time() - begin)
-        assert texts[0] == texts[1]
-    kept, each = seconds.values()
-    return [
-        {
-            "prompts": "a chat of 10 turns",
-            "program": program,
-            "seconds": round(spread(taken).median, 2),
-            "of gen's": round(ratio(kept, taken), 3),
-        }
-        for program, taken in zip(seconds, (kept, each), strict=True)
-    ]
+    texts: dict[str, list[str]] = {}
+
+    def case(name: str, prefix_bytes: int | None) -> Callable[[], None]:
+        def run() -> None:
+            texts[name] = chat(model, prefix_bytes)
+
+        return run
+
+    cases = {"kept": case("kept", None), "reading each turn": case("reading each turn", 0)}
+    yield from compared("a chat of 10 turns", cases, rounds, process_time)
+    assert texts["kept"] == texts["reading each turn"]
 
 
 def chat(model: Any, prefix_bytes: int | None) -> list[str]:
@@ -110,7 +69,7 @@ def chat(model: Any, prefix_bytes: int | None) -> list[str]:
     return texts
 
 
-def measure(model: Any, count: int, rounds: int) -> list[dict[str, Any]]:
+def measure(model: Any, count: int, rounds: int) -> Iterator[dict[str, Any]]:
     """Seconds of each program, in turns."""
     random = Random(0)
     top = min(model.vocab_size, model.tokenizer.vocab_size)
@@ -121,7 +80,6 @@ def measure(model: Any, count: int, rounds: int) -> list[dict[str, Any]]:
     head = some(SHARED)
     cases = {"600 shared": [head + some(OWN) for _ in range(count)]}
     cases["nothing shared"] = [some(SHARED + OWN) for _ in range(max(2, count // 8))]
-    rows = []
     for name, prompts in cases.items():
         programs: dict[str, Callable[[], Any]] = {
             "gen": partial(ours, model, prompts),
@@ -130,23 +88,18 @@ def measure(model: Any, count: int, rounds: int) -> list[dict[str, Any]]:
         if name == "600 shared":
             programs["a copied cache"] = partial(copied_cache, model.hf_model, prompts)
             programs["a repeated cache"] = partial(repeated_cache, model.hf_model, prompts)
-        seconds: dict[str, list[float]] = {program: [] for program in programs}
-        for _ in range(rounds):
-            for program, run in programs.items():
-                begin = thread_time()
-                run()
-                seconds[program].append(thread_time() - begin)
-        for program in programs:
-            told = spread(seconds[program])
-            rows.append(
-                {
-                    "prompts": name,
-                    "program": program,
-                    "seconds": round(told.median, 2),
-                    "of gen's": round(ratio(seconds["gen"], seconds[program]), 3),
-                }
-            )
-    return rows
+        yield from compared(name, programs, rounds, thread_time)
+
+
+def compared(
+    prompts: str, programs: dict[str, Callable[[], Any]], rounds: int, clock: Callable[[], float]
+) -> Iterator[dict[str, Any]]:
+    """A row for each program: its seconds, and what share of them the first one takes."""
+    seconds = interleave(programs, rounds, clock=clock, warm=0)
+    first = next(iter(seconds.values()))
+    for program, taken in seconds.items():
+        share = round(ratio(first, taken), 3)
+        yield {"prompts": prompts, "program": program, "seconds": round(spread(taken).median, 2), "of gen's": share}
 
 
 def ours(model: Any, prompts: list[list[int]]) -> list[list[int]]:
@@ -201,25 +154,10 @@ def repeated_cache(hf_model: Any, prompts: list[list[int]]) -> list[list[int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="demo", help='a directory, a Hub id, or "demo"')
-    parser.add_argument("--prompts", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--texts", type=int, help="instead, compare the texts of this many random calls")
-    parser.add_argument("--first", type=int, default=0, help="the seed of the first of these calls")
-    parser.add_argument("--json", type=Path, help="write the report there")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    report: dict[str, Any] = {"machine": machine()}
-    if arguments.texts:
-        report["texts"] = check_texts(range(arguments.first, arguments.first + arguments.texts))
-    else:
-        model = gen.load(arguments.model, device="cpu", dtype="float32")
-        report["model"] = Path(arguments.model).name
-        report["rows"] = measure_chat(model, arguments.rounds) + measure(model, arguments.prompts, arguments.rounds)
-    print(json.dumps(report, indent=1))
-    if arguments.json:
-        write_json(arguments.json, report)
+    given = read_arguments(__doc__, model=("demo", 'a directory, a Hub id, or "demo"'), prompts=64, rounds=3)
+    model = gen.load(given.model, device="cpu", dtype="float32")
+    rows = [*measure_chat(model, given.rounds), *measure(model, given.prompts, given.rounds)]
+    publish(given, model=Path(given.model).name, rows=rows)
 
 
 if __name__ == "__main__":

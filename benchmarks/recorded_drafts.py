@@ -12,21 +12,17 @@ without drafts and with the old job's texts. CPU seconds are those of the worker
 jobs must be equal byte for byte.
 """
 
-import argparse
 import json
 import resource
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from statistics import median
 from time import thread_time
 from typing import Any
 
-import torch
-
 import gen
-from benchmarks.measuring import machine, write_json
+from benchmarks.measuring import REAL, publish, read_arguments, spread
 
 NEW, HALF = 200, 100
 ROWS, CHANGED, ROW_TOKENS = 200, 10, 64
@@ -81,9 +77,13 @@ def measure(model: Any, prompts: Sequence[str], rounds: int) -> list[dict[str, A
                 assert made.token_ids == text.token_ids, f"{kind}: the text differs"
                 ratios.setdefault(kind, []).append(seconds / plain)
         for kind, each in ratios.items():
-            told = {"median": round(median(each), 3), "least": round(min(each), 3), "most": round(max(each), 3)}
+            shares = spread(each)
+            told = {
+                "median": round(shares.median, 3),
+                "least": round(shares.fastest, 3),
+                "most": round(shares.slowest, 3),
+            }
             found.append({"sampler": name, "draft": kind, "of plain": told})
-            print(json.dumps(found[-1]), flush=True)
     return found
 
 
@@ -129,23 +129,15 @@ def measure_job(path: str, rows: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="models/SmolLM2-135M-Instruct")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--prompts", type=int, nargs=2, default=[0, len(PROMPTS)], help="the first, and the one after")
-    parser.add_argument("--job", type=int, nargs="*", default=[])
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+    given = read_arguments(
+        __doc__, model=str(REAL), rounds=2, prompts=(len(PROMPTS), "how many"), job=([], "rows at once, of each job")
+    )
     if given.job:
         found = [measure_job(given.model, rows) for rows in given.job]
     else:
-        prompts = PROMPTS[slice(*given.prompts)]
-        found = measure(gen.load(given.model, device="cpu", dtype="float32"), prompts, given.rounds)
-    told = {"machine": machine(), "results": found}
-    if given.json:
-        write_json(given.json, told)
-    print(json.dumps(told))
+        model = gen.load(given.model, device="cpu", dtype="float32")
+        found = measure(model, PROMPTS[: given.prompts], given.rounds)
+    publish(given, results=found)
 
 
 if __name__ == "__main__":

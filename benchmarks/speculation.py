@@ -1,64 +1,137 @@
-"""What steps that read drafts save, against plain steps and transformers' prompt lookup; and that texts stay the same.
+"""What steps that read drafts save, against plain steps and transformers' prompt lookup.
 
     python -m benchmarks.speculation --model models/SmolLM2-135M-Instruct
-    python -m benchmarks.speculation --texts 2000
-    python -m benchmarks.speculation --texts 60 --given --longest 12
-    python -m benchmarks.speculation --texts 2000 --drafts
 
 Greedy texts of 48 tokens, one at a time and eight at a time, in turns, in CPU seconds of one thread from the first
 token on. Eight at a time run in several rounds: "rounds" has each, and the median counts. "bare" is what the model's
-forwards alone take, of the widths that ran.
-
-`--texts` runs random calls instead: the demo model and tiny ones with windows, shared keys and experts; greedy, drawn,
-penalties, stops, types, samples, engines whose requests join. Each text is compared with that of plain steps; widths
-are drawn, whatever they cost. Where a token is another one, the text is made again to see whether it was a near-tie.
+forwards alone take, of the widths that ran. `benchmarks.cases guesses` and `drafts` compare texts.
 """
 
-import argparse
-import json
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
-from pathlib import Path
 from statistics import median
 from time import thread_time
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 
 import gen
-from benchmarks.architectures.tiny_models import tiny_model, tokenizer
-from benchmarks.measuring import machine, write_json
-from benchmarks.speculation_cases import CASES, compare_case
+from benchmarks.measuring import REAL, publish, read_arguments
 from gen.loop.replay.recorded import Recorded
 from gen.loop.scheduler import Scheduler
 
 NEW = 48
 LOOKUP = 8  # tokens that transformers' prompt lookup drafts
-MODELS = ("demo", "demo", "mistral", "qwen3", "mixtral", "gemma3_text", "gpt2")
 
 
-def check_texts(cases: range, given: Any | None = None, longest: int = 30, *, drafts: bool = False) -> dict[str, Any]:
-    """How many texts of random calls are others than with plain steps, by rounding or not; each is printed."""
-    counts = Counter({"texts": 0, "tokens": 0, "drafts read": 0, "drafts right": 0, "near-ties": 0, "different": 0})
-    known: dict[str, Any] = {} if given is None else dict.fromkeys(MODELS, given)
-    for seed in cases:
-        name = MODELS[seed % len(MODELS)]
-        if name not in known:
-            demo = name == "demo"
-            known[name] = gen.load("demo") if demo else gen.from_transformers(tiny_model(name), tokenizer())
-        found, differences = compare_case(known[name], seed, longest=longest, drafts=drafts)
-        for difference in differences:
-            print(f"case {seed}, {name}: {difference}", flush=True)
-        counts["texts"] += len(found)
-        counts["tokens"] += sum(len(one.token_ids) for one in found)
-        counts["drafts read"] += sum(one.drafted for one in found)
-        counts["drafts right"] += sum(one.accepted for one in found)
-        counts["near-ties"] += sum(one.is_near_tie for one in differences)
-        counts["different"] += sum(not one.is_near_tie for one in differences)
-    return {"cases": f"{cases.start} to {cases.stop - 1}", **counts}
+class Person(BaseModel):
+    name: str
+    age: int
+    city: str
+    profession: str
+    children: int
+    email: str
+
+
+BRIDGE = (
+    "The city council of Marlow approved a new bridge on Tuesday. The bridge will cost 14 million pounds "
+    "and will carry two lanes of traffic, a cycle path and a footpath. Work begins in March 2027 and takes eighteen "
+    "months. Councillor Helen Whitcombe said the bridge would end the long queues on Station Road. Opponents, led by "
+    "the Marlow Heritage Society, argue that it will spoil the view of the church. "
+)
+BEES = (
+    "Honey bees tell each other where food is by dancing. A bee that returns performs the waggle dance on the comb. "
+    "The angle of the dance gives the direction of the flowers relative to the sun, and its duration the distance. "
+    "Karl von Frisch decoded the dance in the 1940s and received the Nobel Prize in 1973. "
+)
+CODE = '''def total_price(items, tax_rate):
+    """Return the total price of all items with tax."""
+    total = 0
+    for item in items:
+        total += item.price * item.quantity
+    return total * (1 + tax_rate)
+
+
+def print_receipt(items, tax_rate):
+    """Print a receipt for the items."""
+    for item in items:
+        print(item.name, item.price, item.quantity)
+    print("Total:", total_price(items, tax_rate))
+'''
+FILE = """{
+  "name": "gen-torch",
+  "version": "0.1.0",
+  "license": "Apache-2.0",
+  "dependencies": {
+    "torch": ">=2.4",
+    "transformers": ">=4.50",
+    "pydantic": ">=2.0",
+    "tqdm": ">=4.60"
+  },
+  "scripts": {
+    "test": "pytest -q",
+    "lint": "ruff check ."
+  }
+}
+"""
+PEOPLE = (
+    "Maria Keller, 34, is a nurse from Basel. She has two children. Her email is maria.keller@example.org.",
+    "Our new colleague Tom Hughes (41) works as an electrician in Leeds; email tom@example.org, no children.",
+    "Dr. Aiko Tanaka lives in Osaka. The 52-year-old surgeon has 3 children. Contact: aiko@example.org",
+    "Pedro Alvarez, a 29 year old teacher in Madrid, has one child. Write to pedro.alvarez@example.org.",
+    "Lena Fischer, 63, baker, Hamburg, 4 children, lena@example.org",
+    "Samuel Okoro is an engineer, 37, in Lagos. Email s.okoro@example.org. He has 2 children.",
+    "Ines Duarte (45), journalist, Lisbon. One child. ines.duarte@example.org",
+    "Viktor Novak, 58, farmer near Brno, five children, v.novak@example.org",
+)
+CASES: dict[str, tuple[type[BaseModel] | None, list[str]]] = {
+    "six-field JSON": (
+        Person,
+        [
+            f"Extract the person as JSON with name, age, city, profession, children and email.\n\n{one}"
+            for one in PEOPLE
+        ],
+    ),
+    "quoting": (
+        None,
+        [
+            f"Repeat the following text word for word:\n\n{BRIDGE}",
+            f"Quote the sentences about the cost and the critics exactly.\n\n{BRIDGE}",
+            f"Copy this text and correct its spelling:\n\n{BEES}",
+            f"What does the text say about Karl von Frisch? Quote it.\n\n{BEES}",
+        ],
+    ),
+    "summarising": (
+        None,
+        [
+            f"Summarise the text in three sentences, using its own words.\n\n{BEES}",
+            f"Summarise this article:\n\n{BRIDGE}",
+            f"Summarise the text in three sentences, using its own words.\n\n{BRIDGE}",
+            f"List the facts of this text in its own words:\n\n{BEES}",
+        ],
+    ),
+    "editing": (
+        None,
+        [
+            f"Rename the variable total to amount in this code and print the whole code.\n\n```python\n{CODE}```",
+            f"Set the version to 0.2.0 in this JSON and print the whole JSON.\n\n```json\n{FILE}```",
+            f"Add type hints to this code and print all of it.\n\n```python\n{CODE}```",
+            f"Remove the dependency tqdm from this JSON and print the rest.\n\n```json\n{FILE}```",
+        ],
+    ),
+    "open chat": (
+        None,
+        [
+            "Why is the sky blue?",
+            "Tell me a short story about a dragon who is afraid of fire.",
+            "What should I cook tonight with eggs and rice?",
+            "Explain what a hash table is.",
+        ],
+    ),
+}
 
 
 @contextmanager
@@ -201,36 +274,19 @@ def bare_seconds(model: Any, count: int, width: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="models/SmolLM2-135M-Instruct")
-    parser.add_argument("--texts", type=int, default=0, help="instead, compare the texts of this many random calls")
-    parser.add_argument("--first", type=int, default=0, help="the number of the first of these calls")
-    parser.add_argument("--longest", type=int, default=30, help="about how many tokens their texts have at most")
-    parser.add_argument("--drafts", action="store_true", help="give these calls drafts, right and wrong ones")
-    parser.add_argument("--given", action="store_true", help="run these calls with --model instead of tiny models")
-    parser.add_argument("--prompts", type=int, default=4, help="how many prompts of each kind run alone")
-    parser.add_argument("--rounds", type=int, default=5, help="how often several texts run at a time")
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--cases", nargs="+", default=[*CASES])
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    if given.texts:
-        model = gen.load(given.model, dtype="float32") if given.given else None
-        cases = range(given.first, given.first + given.texts)
-        found: Any = check_texts(cases, model, given.longest, drafts=given.drafts)
-    else:
-        model = gen.load(given.model, device="cpu", dtype="float32")
-        found = []
-        for batch in given.batch:
-            for case in given.cases:
-                often = (given.prompts, 1) if batch == 1 else (1, given.rounds)
-                found += (rows := measure(model, [case], batch, *often))
-                print(*map(json.dumps, rows), sep="\n", file=sys.stderr, flush=True)
-    told = {"machine": machine(), "results": found}
-    if given.json:
-        write_json(given.json, told)
-    print(json.dumps(told))
+    given = read_arguments(
+        __doc__,
+        model=str(REAL),
+        prompts=(4, "how many prompts of each kind run alone"),
+        rounds=(5, "how often several texts run at a time"),
+        batch=[1, 8],
+        cases=[*CASES],
+    )
+    model = gen.load(given.model, device="cpu", dtype="float32")
+    results = []
+    for batch in given.batch:
+        results += measure(model, given.cases, batch, *((given.prompts, 1) if batch == 1 else (1, given.rounds)))
+    publish(given, results=results)
 
 
 if __name__ == "__main__":

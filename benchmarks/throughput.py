@@ -10,11 +10,11 @@ to 320 new tokens: gen in one call, transformers in fixed batches of 32 that run
 --job only a job of `gen batch` is measured, on each device alone and on all of them: tokens/s, and rows that differ.
 """
 
-import argparse
-import json
 import random
 import sys
 import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch
 
 import gen
 from benchmarks.batch_devices import measure_job
-from benchmarks.measuring import clock_for, interleave, machine, markdown_table, ratio, spread, write_json
+from benchmarks.measuring import clock_for, described, interleave, publish, ratio, read_arguments, spread
 from benchmarks.programs import Program, bare, ours, pad_left, some_prompts, theirs
 from benchmarks.random_model import save_random_model
 from gen.devices import available_devices, resolve_device
@@ -32,68 +32,45 @@ from gen.models.transformers.model import TransformersModel
 SAMPLED, GREEDY = gen.samplers.multinomial(), gen.samplers.greedy()
 SHORTEST, LONGEST = 8, 320  # new tokens, where limits differ
 FIXED = 32  # how many rows transformers has at a time, where limits differ
+Models = dict[str, TransformersModel]
+Row = dict[str, Any]
 
 
 def main() -> None:
-    arguments = _arguments()
-    torch.set_num_threads(arguments.threads)
-    if arguments.job:
-        rows = measure_job(arguments.model, arguments.devices, arguments.prompts, arguments.new_tokens)
-        print(json.dumps(machine()), "\n")
-        print(markdown_table(rows))
-        if arguments.json:
-            write_json(arguments.json, {"machine": machine(), "arguments": _described(arguments), "rows": rows})
-        return
-    devices = _existing(arguments.devices)
+    given = read_arguments(
+        __doc__,
+        devices=(["cpu"], "such as cuda:0 cuda:1; others are compared to the first"),
+        model=("demo", 'a directory, a Hub id, or "demo"'),
+        vocab=(int, "instead of --model, a small Llama of random weights with this many tokens"),
+        dtype=(str, "the dtype of the weights; default: the checkpoint's"),
+        batch=([1, 8, 32], "batch sizes; none: only --prompts"),
+        new_tokens=128,
+        prompts=(200, "how many prompts with a limit each; 0 for none"),
+        job=(False, "measure a job of `gen batch` on each device and on all"),
+        rounds=5,
+        threads=(1, "torch's threads on the CPU"),
+    )
+    if given.job:
+        rows = measure_job(given.model, given.devices, given.prompts, given.new_tokens)
+        return publish(given, arguments=described(given), rows=rows)
     with tempfile.TemporaryDirectory() as folder:
-        if arguments.vocab:
-            save_random_model(Path(folder), arguments.vocab)
-        path = folder if arguments.vocab else arguments.model
-        models = {str(device): gen.load(path, device=device, dtype=arguments.dtype) for device in devices}
-    report: dict[str, Any] = {"machine": machine(), "arguments": _described(arguments), "rows": [], "same_tokens": {}}
-    for batch in arguments.batch:
+        if given.vocab:
+            save_random_model(Path(folder), given.vocab)
+        path = folder if given.vocab else given.model
+        models = {str(one): gen.load(path, device=one, dtype=given.dtype) for one in existing(given.devices)}
+    rows, same = list[Row](), {}
+    for batch in given.batch:
         prompts = some_prompts(batch)
-        report["rows"] += _measure(models, prompts, arguments)
-        report["same_tokens"][str(batch)] = _same_tokens(models, prompts, arguments.new_tokens)
-    report["mixed"] = _measure_mixed(models, arguments) if arguments.prompts else []
-    print(json.dumps(report["machine"]), "\n")
-    for rows in filter(None, (report["rows"], report["mixed"])):
-        print(markdown_table(rows), "\n")
-    for batch, share in report["same_tokens"].items():
+        rows += measure(models, prompts, given)
+        same[str(batch)] = same_tokens(models, prompts, given.new_tokens)
+        share = same[str(batch)]
         told = "one device only" if share is None else f"{share:.1%} of texts equal on all devices"
         print(f"batch {batch}, same seed: {told}")
-    if arguments.json:
-        write_json(arguments.json, report)
-    if arguments.plot:
-        _plot(report["rows"], arguments.plot)
+    mixed = [*measure_mixed(models, given)] if given.prompts else []
+    publish(given, arguments=described(given), rows=rows, same_tokens=same, mixed=mixed)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--devices", nargs="+", default=["cpu"], help="such as cuda:0 cuda:1; others are compared to the first"
-    )
-    parser.add_argument("--model", default="demo", help='a directory, a Hub id, or "demo"')
-    parser.add_argument(
-        "--vocab", type=int, help="instead of --model, a small Llama of random weights with this many tokens"
-    )
-    parser.add_argument("--dtype", help="the dtype of the weights; default: the checkpoint's")
-    parser.add_argument("--batch", type=int, nargs="*", default=[1, 8, 32], help="batch sizes; none: only --prompts")
-    parser.add_argument("--new-tokens", type=int, default=128)
-    parser.add_argument("--prompts", type=int, default=200, help="how many prompts with a limit each; 0 for none")
-    parser.add_argument("--job", action="store_true", help="measure a job of `gen batch` on each device and on all")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1, help="torch's threads on the CPU")
-    parser.add_argument("--json", type=Path, help="write the report there")
-    parser.add_argument("--plot", type=Path, help="draw tokens per second there, as PNG")
-    return parser.parse_args()
-
-
-def _described(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {name: value for name, value in vars(arguments).items() if name not in ("json", "plot")}
-
-
-def _existing(names: list[str]) -> list[torch.device]:
+def existing(names: list[str]) -> list[torch.device]:
     """The devices that exist, or the CPU if none does; prints those that are missing."""
     devices = []
     for name in names:
@@ -104,90 +81,69 @@ def _existing(names: list[str]) -> list[torch.device]:
     return list(dict.fromkeys(devices)) or available_devices()[:1]
 
 
-def _measure(
-    models: dict[str, TransformersModel], prompts: list[str], arguments: argparse.Namespace
-) -> list[dict[str, object]]:
+def measure(models: Models, prompts: list[str], given: Namespace) -> Iterator[Row]:
     """A row for each device and program."""
-    cases: dict[str, Program] = {}
-    new_tokens = arguments.new_tokens
+    cases: dict[tuple[str, str], Program] = {}
+    new_tokens, first = given.new_tokens, next(iter(models))
     for device, model in models.items():
-        cases[f"gen {device}"] = ours(model, prompts, SAMPLED, new_tokens)
-        cases[f"transformers {device}"] = theirs(model, prompts, new_tokens, do_sample=True, top_k=0)
-        cases[f"bare {device}"] = bare(model, prompts, new_tokens)
-    seconds = interleave(cases, arguments.rounds, clock=clock_for(next(iter(models)), arguments.threads))
-    first = next(iter(models))
-    rows: list[dict[str, object]] = []
-    for name, times in seconds.items():
-        program, device = name.split(" ")
+        cases["gen", device] = ours(model, prompts, SAMPLED, new_tokens)
+        cases["transformers", device] = theirs(model, prompts, new_tokens, do_sample=True, top_k=0)
+        cases["bare", device] = bare(model, prompts, new_tokens)
+    seconds = interleave(cases, given.rounds, clock=clock_for(first, given.threads))
+    for (program, device), times in seconds.items():
         measured = spread([1000 * time / new_tokens for time in times])
-        rows.append(
-            {
-                "batch": len(prompts),
-                "program": program,
-                "device": device,
-                "tokens/s": round(1000 * len(prompts) / measured.median),
-                "ms/step": round(measured.median, 3),
-                "from": round(measured.fastest, 3),
-                "to": round(measured.slowest, 3),
-                f"time / {first}": round(ratio(times, seconds[f"{program} {first}"]), 3),
-                "time / transformers": round(ratio(times, seconds[f"transformers {device}"]), 3),
-                "time / bare": round(ratio(times, seconds[f"bare {device}"]), 3),
-            }
-        )
-    return rows
+        yield {
+            "batch": len(prompts),
+            "program": program,
+            "device": device,
+            "tokens/s": round(1000 * len(prompts) / measured.median),
+            "ms/step": round(measured.median, 3),
+            "from": round(measured.fastest, 3),
+            "to": round(measured.slowest, 3),
+            f"time / {first}": round(ratio(times, seconds[program, first]), 3),
+            "time / transformers": round(ratio(times, seconds["transformers", device]), 3),
+            "time / bare": round(ratio(times, seconds["bare", device]), 3),
+        }
 
 
-def _measure_mixed(models: dict[str, TransformersModel], arguments: argparse.Namespace) -> list[dict[str, object]]:
+def measure_mixed(models: Models, given: Namespace) -> Iterator[Row]:
     """Prompts with a limit each: a row for each device and program."""
     draw = random.Random(1)
     vocabulary = min(model.tokenizer.vocab_size for model in models.values())
-    prompts = [[draw.randrange(10, vocabulary) for _ in range(draw.randint(2, 60))] for _ in range(arguments.prompts)]
+    prompts = [[draw.randrange(10, vocabulary) for _ in range(draw.randint(2, 60))] for _ in range(given.prompts)]
     limits = [int(SHORTEST * (LONGEST / SHORTEST) ** draw.random()) for _ in prompts]
-    cases: dict[str, Program] = {}
-    made: dict[str, list[list[int]]] = {}
-    for device, model in models.items():
-        for program, run in (("gen", _in_one_call), ("transformers", _in_fixed_batches)):
-            cases[f"{program} {device}"] = _kept(f"{program} {device}", run, model, prompts, limits, made)
-    seconds = interleave(cases, arguments.rounds, clock=clock_for(next(iter(models)), arguments.threads))
-    rows: list[dict[str, object]] = []
-    for name, times in seconds.items():
-        program, device = name.split(" ")
-        measured = spread(times)
-        peer = f"transformers {device}"
-        rows.append(
-            {
-                "prompts": len(prompts),
-                "new tokens": sum(limits),
-                "program": program,
-                "device": device,
-                "tokens/s": round(sum(limits) / measured.median),
-                "s": round(measured.median, 2),
-                "from": round(measured.fastest, 2),
-                "to": round(measured.slowest, 2),
-                "time / transformers": round(ratio(times, seconds[peer]), 3),
-                "same texts": sum(mine == other for mine, other in zip(made[name], made[peer], strict=True)),
-            }
-        )
-    return rows
+    made: dict[tuple[str, str], list[list[int]]] = {}
+
+    def kept(key: tuple[str, str]) -> Program:
+        """A case that keeps its texts."""
+        run = in_one_call if key[0] == "gen" else in_fixed_batches
+        return lambda: made.update({key: run(models[key[1]], prompts, limits)})
+
+    cases = {(program, device): kept((program, device)) for device in models for program in ("gen", "transformers")}
+    clock = clock_for(next(iter(models)), given.threads)
+    seconds = interleave(cases, given.rounds, clock=clock)
+    for (program, device), times in seconds.items():
+        measured, peer = spread(times), ("transformers", device)
+        yield {
+            "prompts": len(prompts),
+            "new tokens": sum(limits),
+            "program": program,
+            "device": device,
+            "tokens/s": round(sum(limits) / measured.median),
+            "s": round(measured.median, 2),
+            "from": round(measured.fastest, 2),
+            "to": round(measured.slowest, 2),
+            "time / transformers": round(ratio(times, seconds[peer]), 3),
+            "same texts": sum(mine == other for mine, other in zip(made[program, device], made[peer], strict=True)),
+        }
 
 
-def _kept(
-    name: str, run: Any, model: TransformersModel, prompts: list[list[int]], limits: list[int], made: dict[str, Any]
-) -> Program:
-    """A case that keeps its texts."""
-
-    def case() -> None:
-        made[name] = run(model, prompts, limits)
-
-    return case
-
-
-def _in_one_call(model: TransformersModel, prompts: list[list[int]], limits: list[int]) -> list[list[int]]:
+def in_one_call(model: TransformersModel, prompts: list[list[int]], limits: list[int]) -> list[list[int]]:
     found = gen.generate(model, prompts, sampler=GREEDY, max_new_tokens=limits, eos_token_id=[], details=True)
     return [completion.token_ids for completion in found]
 
 
-def _in_fixed_batches(model: TransformersModel, prompts: list[list[int]], limits: list[int]) -> list[list[int]]:
+def in_fixed_batches(model: TransformersModel, prompts: list[list[int]], limits: list[int]) -> list[list[int]]:
     from transformers import GenerationConfig
 
     model.hf_model.generation_config.eos_token_id = None
@@ -202,44 +158,15 @@ def _in_fixed_batches(model: TransformersModel, prompts: list[list[int]], limits
     return made
 
 
-def _same_tokens(models: dict[str, TransformersModel], prompts: list[str], new_tokens: int) -> float | None:
-    """The share of prompts whose tokens are equal on all devices; None with a single one."""
+def same_tokens(models: Models, prompts: list[str], new_tokens: int) -> float | None:
+    """The share of prompts whose tokens are the same with all models; None with a single one."""
     if len(models) < 2:
         return None
-    by_device = [_sampled(model, prompts, new_tokens) for model in models.values()]
-    equal = [all(other == first for other in others) for first, *others in zip(*by_device, strict=True)]
+    seeds = list(range(len(prompts)))
+    how: dict[str, Any] = {"sampler": SAMPLED, "max_new_tokens": new_tokens, "eos_token_id": []}
+    found = [gen.generate(model, prompts, seed=seeds, details=True, **how) for model in models.values()]
+    equal = [all(one.token_ids == first.token_ids for one in others) for first, *others in zip(*found, strict=True)]
     return sum(equal) / len(equal)
-
-
-def _sampled(model: TransformersModel, prompts: list[str], new_tokens: int) -> list[list[int]]:
-    found: Any = gen.generate(
-        model,
-        prompts,
-        sampler=SAMPLED,
-        max_new_tokens=new_tokens,
-        seed=list(range(len(prompts))),
-        eos_token_id=[],
-        details=True,
-    )
-    return [completion.token_ids for completion in found]
-
-
-def _plot(rows: list[dict[str, Any]], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    for name in dict.fromkeys((row["program"], row["device"]) for row in rows):
-        own = [row for row in rows if (row["program"], row["device"]) == name]
-        axes.plot([row["batch"] for row in own], [row["tokens/s"] for row in own], marker="o", label=" on ".join(name))
-    axes.set(xlabel="batch", ylabel="tokens per second", xscale="log", yscale="log")
-    axes.set_xticks(sorted({row["batch"] for row in rows}), sorted({str(row["batch"]) for row in rows}, key=int))
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
 
 
 if __name__ == "__main__":

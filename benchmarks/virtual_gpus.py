@@ -1,78 +1,49 @@
 """What virtual GPUs cost: a transformers decode step on a virtual GPU against the same step on the plain CPU.
 
-    python -m benchmarks.virtual_gpus --json
+    python -m benchmarks.virtual_gpus
 
-The model is a Llama with random weights, so small that an operation costs about as much as its call. Rounds of both run
-in turn; the ratio is the median of the rounds' ratios. Goal: at most 10.
+The model is a Llama with random weights, so small that an operation costs about as much as its call: float32, batch 1,
+a static cache. Rounds of both run in turn; the ratio is the median of the rounds' ratios. Goal: at most 10.
 """
 
-import argparse
 import copy
-import json
 import time
+from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, StaticCache
+from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
-from benchmarks.measuring import machine, ratio, spread
+from benchmarks.measuring import described, publish, ratio, read_arguments, spread
 from virtual_gpus import virtual_gpus
 
 
 def main() -> None:
-    arguments = _arguments()
-    torch.set_num_threads(1)
+    given = read_arguments(__doc__, hidden_size=64, layers=2, steps=(32, "decode steps in each round"), rounds=9)
     config = LlamaConfig(
         vocab_size=512,
-        hidden_size=arguments.hidden_size,
-        intermediate_size=2 * arguments.hidden_size,
-        num_hidden_layers=arguments.layers,
+        hidden_size=given.hidden_size,
+        intermediate_size=2 * given.hidden_size,
+        num_hidden_layers=given.layers,
         num_attention_heads=4,
     )
-    model = LlamaForCausalLM(config).eval()
+    model: Any = LlamaForCausalLM(config).eval()
+    moved: Any = None
     on_cpu, on_gpu = [], []
-    moved: PreTrainedModel | None = None
-    for number in range(arguments.rounds + 1):  # the first one warms up
-        plain = _seconds_a_step(model, torch.ones((1, 1), dtype=torch.int64), arguments.steps)
+    for number in range(given.rounds + 1):  # the first one warms up
+        plain = _seconds_a_step(model, given.steps, "cpu")
         with virtual_gpus(2):
             moved = moved or copy.deepcopy(model).to("cuda:1")
-            virtual = _seconds_a_step(moved, torch.ones((1, 1), dtype=torch.int64, device="cuda:1"), arguments.steps)
+            virtual = _seconds_a_step(moved, given.steps, "cuda:1")
         if number:
             on_cpu.append(plain)
             on_gpu.append(virtual)
-    report = {
-        "machine": machine(),
-        "hidden_size": arguments.hidden_size,
-        "layers": arguments.layers,
-        "steps": arguments.steps,
-        "rounds": arguments.rounds,
-        "cpu_ms": spread(on_cpu).median * 1e3,
-        "virtual_ms": spread(on_gpu).median * 1e3,
-        "ratio": ratio(on_gpu, on_cpu),
-    }
-    if arguments.json:
-        print(json.dumps(report))
-        return
-    print(json.dumps(report["machine"]))
-    print(f"hidden size {arguments.hidden_size}, {arguments.layers} layers, float32, batch 1, static cache")
-    for name, seconds in (("plain CPU", on_cpu), ("virtual GPU", on_gpu)):
-        told = spread(seconds)
-        print(f"{name}: {told.median * 1e3:.2f} ms a step ({told.fastest * 1e3:.2f} to {told.slowest * 1e3:.2f})")
-    print(f"ratio: {report['ratio']:.1f}")
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hidden-size", type=int, default=64)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=32, help="decode steps in each round")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    return parser.parse_args()
+    times = {"cpu_ms": spread(on_cpu).median * 1e3, "virtual_ms": spread(on_gpu).median * 1e3}
+    publish(given, **described(given), **times, ratio=ratio(on_gpu, on_cpu))
 
 
 @torch.inference_mode()
-def _seconds_a_step(model: PreTrainedModel, token_ids: Tensor, steps: int) -> float:
+def _seconds_a_step(model: Any, steps: int, device: str) -> float:
+    token_ids = torch.ones((1, 1), dtype=torch.int64, device=device)
     cache = StaticCache(config=model.config, max_cache_len=steps + 1)
     model(input_ids=token_ids, past_key_values=cache, use_cache=True)
     begin = time.perf_counter()

@@ -13,7 +13,6 @@ batch, and have the oracle's log-probabilities; beams are the oracle's own beam 
 Verdicts: right; refused (a GenError says why); wrong (what differs, or an error from inside); not made (no tiny model).
 """
 
-import argparse
 import json
 import multiprocessing
 import textwrap
@@ -31,7 +30,7 @@ import torch
 import gen
 from benchmarks.architectures.comparisons import DifferenceError, Oracle, TextComparison, VectorComparison
 from benchmarks.architectures.tiny_models import UNSUITED, Group, model_types, tiny_model
-from benchmarks.measuring import machine, markdown_table, write_json
+from benchmarks.measuring import machine, markdown_table, read_arguments, write_json
 
 GROUPS: tuple[Group, ...] = ("decoders", "vision", "encoders")
 VERDICTS = ("right", "refused", "wrong", "not made")
@@ -163,14 +162,20 @@ def _run(
 
 
 def main() -> None:
-    arguments = _arguments()
-    print(json.dumps(machine()), "\n")
+    given = read_arguments(
+        __doc__,
+        groups={"nargs": "+", "choices": GROUPS, "default": ["decoders"]},
+        only=({"nargs": "+"}, "model types, such as llama or gpt2; default: all"),
+        jobs=(1, "how many cases run at once"),
+        limit=(120.0, "seconds for each case"),
+        markdown=(Path, "write tables there, of what is not right"),
+    )
     report: dict[str, object] = {"machine": machine()}
     pages = []
-    for group in arguments.groups:
-        names = [name for name in model_types(group) if name in (arguments.only or [name])]
+    for group in given.groups:
+        names = [name for name in model_types(group) if name in (given.only or [name])]
         verdicts = []
-        for verdict in sweep(names, group, jobs=arguments.jobs, limit=arguments.limit):
+        for verdict in sweep(names, group, jobs=given.jobs, limit=given.limit):
             verdicts.append(verdict)
             print(f"{verdict.architecture:26} {verdict.verdict:9} {verdict.reason}".rstrip(), flush=True)
         verdicts.sort(key=lambda verdict: verdict.architecture)
@@ -180,10 +185,10 @@ def main() -> None:
         print(f"\n{summary}\n")
         report[group] = {"counts": counts, "rows": [asdict(verdict) for verdict in verdicts]}
         pages.append(_page(summary, verdicts))
-    if arguments.json:
-        write_json(arguments.json, report)
-    if arguments.markdown:
-        arguments.markdown.write_text("\n".join([json.dumps(machine()), "", *pages]))
+    if given.json:
+        write_json(given.json, report)
+    if given.markdown:
+        given.markdown.write_text("\n".join([json.dumps(machine()), "", *pages]))
 
 
 def _page(summary: str, verdicts: Sequence[Verdict]) -> str:
@@ -201,17 +206,6 @@ def _page(summary: str, verdicts: Sequence[Verdict]) -> str:
     return "\n".join(
         [f"## {summary}", "", textwrap.fill(f"Right: {right}.", 120), "", markdown_table(rows) if rows else "", ""]
     )
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", nargs="+", choices=GROUPS, default=["decoders"], help="default: decoders")
-    parser.add_argument("--only", nargs="+", help="model types, such as llama or gpt2; default: all")
-    parser.add_argument("--jobs", type=int, default=1, help="how many cases run at once")
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds for each case")
-    parser.add_argument("--json", type=Path, help="write the report with every case there")
-    parser.add_argument("--markdown", type=Path, help="write tables there, of what is not right")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

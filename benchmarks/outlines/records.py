@@ -11,20 +11,16 @@ as their seed. Times are CPU seconds of the calling thread, on one thread, for w
 take turns, record after record. Each has its own order of fields and its own whitespace, so tokens are counted.
 """
 
-import argparse
-import json
 import sys
-from pathlib import Path
 from random import Random
 from statistics import median
 from time import thread_time
 from typing import Any, Literal
 
-import torch
 from pydantic import BaseModel, Field
 
 import gen
-from benchmarks.measuring import machine, write_json
+from benchmarks.measuring import REAL, publish, read_arguments
 
 LIMIT = 128
 NAMES = ("Maria Keller", "Tom Hughes", "Aiko Tanaka", "Pedro Alvarez", "Lena Fischer", "Samuel Okoro", "Ines Duarte")
@@ -141,22 +137,16 @@ def _record(text: str) -> Order | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="models/SmolLM2-135M-Instruct")
-    parser.add_argument("--records", type=int, default=50)
-    parser.add_argument("--greedy", action="store_true", help="gen takes the most likely token too, instead of drawing")
-    parser.add_argument("--dtype", help="of gen's model; its own choice if not given")
-    parser.add_argument("--peer-dtype", help="of transformers' model; its own choice if not given")
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    told = {
-        "machine": machine(),
-        **measure(given.model, given.records, greedy=given.greedy, dtype=given.dtype, peer_dtype=given.peer_dtype),
-    }
-    if given.json:
-        write_json(given.json, told)
-    print(json.dumps(told))
+    given = read_arguments(
+        __doc__,
+        model=str(REAL),
+        records=50,
+        greedy=(False, "gen takes the most likely token too, instead of drawing"),
+        dtype=(str, "of gen's model; its own choice if not given"),
+        peer_dtype=(str, "of transformers' model; its own choice if not given"),
+    )
+    how = {"greedy": given.greedy, "dtype": given.dtype, "peer_dtype": given.peer_dtype}
+    publish(given, **measure(given.model, given.records, **how))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gen
-from benchmarks.near_ties import LIMITS, gaps, gaps_of_text, near_ties
+from benchmarks.cases.near_ties import LIMITS, gaps, gaps_of_text, near_ties
 from gen.samplers import greedy, multinomial
 from gen.samplers.backends.random import row_keys
 
@@ -25,7 +25,7 @@ def test_a_choice_that_noise_changes_was_a_near_tie_for_that_noise(
     sampler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Noise of 0.05 changes some of 400 choices: each of these has such a gap, and without cuts few others have one."""
-    monkeypatch.setattr("benchmarks.near_ties.LIMITS", dict.fromkeys(LIMITS, 0.3))
+    monkeypatch.setattr("benchmarks.cases.near_ties.LIMITS", dict.fromkeys(LIMITS, 0.3))
     made = torch.Generator().manual_seed(0)
     changed, near, unchanged = 0, 0, 0
     for seed in range(400):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import gen
-from benchmarks.prefix_cases import Case, differences, kept_differences, random_case, run_case
+from benchmarks.cases.prefixes import Case, differences, kept_differences, random_case, run_case
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.prefixes import sharing

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import gen
-from benchmarks.prefix_cases import differences, kept_differences, random_case
+from benchmarks.cases.prefixes import differences, kept_differences, random_case
 from gen.loop.decoder import Decoder
 from gen.loop.options import Options
 from gen.loop.prefixes import sharing

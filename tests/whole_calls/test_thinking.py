@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 import gen
-from benchmarks.thoughts import FORMS, HARMONY, SPECIALS, TYPES, City, check, nudge, tiny
+from benchmarks.cases.thoughts import FORMS, HARMONY, SPECIALS, TYPES, City, check, nudge, tiny
 from gen.constraints.tables.masks import allow
 from gen.samplers import beam_search, greedy, multinomial
 from gen.scoring.pairs import read_pairs
 from gen.tokens.tokenizers import Tokenizer
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer
-from virtual_gpus import no_host_sync, virtual_gpus
+from tests.helpers.waits import waits
+from virtual_gpus import virtual_gpus
 
 WRITTEN = {
     "Qwen3": "<think>\nHm.\n</think>\n\n",
@@ -135,11 +136,9 @@ def test_a_gpu_writes_the_same_and_the_host_waits_for_no_token(form: str) -> Non
     wanted = gen.generate(tiny(form), ["x", "yy"], City, **asked, max_new_tokens=32, details=True)
     with virtual_gpus(1):
         own = tiny(form, device="cuda:0")
-        counts = []
-        for new_tokens in (28, 28, 32):
-            with no_host_sync(count=True) as report:
-                made = gen.generate(own, ["x", "yy"], City, **asked, max_new_tokens=new_tokens, details=True)
-            counts.append(report.count)
+        counts, made = waits(
+            lambda most: gen.generate(own, ["x", "yy"], City, **asked, max_new_tokens=most, details=True), 28, 28, 32
+        )
         assert [one.token_ids for one in made] == [one.token_ids for one in wanted]
         assert counts[1] == counts[2] <= 2
 

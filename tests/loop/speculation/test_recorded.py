@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import gen
-from benchmarks.speculation_cases import Person, compare_case
+from benchmarks.cases.drafts import compare_case
+from benchmarks.speculation import Person
 from gen.completions import Completion
 from gen.errors import ArgumentError
 from gen.loop.scheduler import Scheduler

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 import gen
-from benchmarks.same_bits import compare, compare_prompts
+from benchmarks.cases.bits import compare, compare_prompts
 from gen.loop.scheduler import Scheduler
 from gen.models.transformers import exactness
 from gen.samplers import greedy, multinomial

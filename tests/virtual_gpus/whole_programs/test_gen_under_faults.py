@@ -1,11 +1,11 @@
 """gen under faults that machines do not tell of: an error or the right text, never another one.
 
-The oracle is the same call on the plain CPU, see `benchmarks.faults`.
+The oracle is the same call on the plain CPU, see `benchmarks.cases.faults`.
 """
 
 from collections import Counter
 
-from benchmarks.faults import calls, examine, tiny_llama
+from benchmarks.cases.faults import calls, examine, tiny_llama
 from virtual_gpus.faults import PartialCopy
 
 

@@ -1,7 +1,5 @@
 """`gen` under faults that machines do not tell of: does it raise, or write the right text? It must never write another.
 
-    python -m benchmarks.faults --calls 500 [--seed 0] [--json FILE]
-
 Each call is drawn at random: a fault of `virtual_gpus.faults`, a way to spread a small Llama over two or three virtual
 GPUs and the host, a sampler, prompts and a length. The fault is there from the moment the model is loaded; a missing
 wait comes with the check of streams. The oracle is the same call on the plain CPU.
@@ -9,24 +7,19 @@ wait comes with the check of streams. The oracle is the same call on the plain C
 Verdicts: raised; right, though the fault has happened; untouched (right, and the fault did not happen); wrong.
 """
 
-import argparse
 import copy
-import json
 import random
-import sys
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from accelerate import dispatch_model  # type: ignore[import-untyped]
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import gen
 from benchmarks.architectures.tiny_models import randomize_, tokenizer
-from benchmarks.measuring import machine, write_json
 from virtual_gpus import virtual_gpus
 from virtual_gpus.faults import FailedAllocation, Fault, MissingWait, PartialCopy, Placeholder
 
@@ -145,26 +138,13 @@ def _texts(call: Call, model: Any) -> Any:
     return gen.generate(model, prompts, sampler=sampler, seed=call.seed, max_new_tokens=call.new_tokens)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write every outcome there")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+def checker(given: Namespace) -> Callable[[int], tuple[Counter[str], list[Outcome]]]:
+    """What became of the first call of each seed, by the kind of its fault."""
     model = tiny_llama()
-    outcomes = [examine(call, model) for call in calls(arguments.calls, arguments.seed)]
-    counts = Counter((type(outcome.call.fault).__name__, outcome.verdict) for outcome in outcomes)
-    print(json.dumps(machine()))
-    for (fault, verdict), count in sorted(counts.items()):
-        print(f"{fault:18} {verdict:10} {count}")
-    wrong = [outcome for outcome in outcomes if outcome.verdict == "wrong"]
-    for outcome in wrong:
-        print(f"wrong: {outcome.call}: {outcome.said}")
-    if arguments.json:
-        write_json(arguments.json, {"machine": machine(), "outcomes": [asdict(outcome) for outcome in outcomes]})
-    return bool(wrong)
 
+    def check(seed: int) -> tuple[Counter[str], list[Outcome]]:
+        [outcome] = [examine(call, model) for call in calls(1, seed)]
+        counts = Counter({f"{type(outcome.call.fault).__name__}: {outcome.verdict}": 1})
+        return counts, [outcome] if outcome.verdict == "wrong" else []
 
-if __name__ == "__main__":
-    sys.exit(main())
+    return check

@@ -1,7 +1,11 @@
-"""Random calls whose prompts begin alike, and engines that keep what was read. Each text is compared with that of a
-separate call, in which nothing is shared."""
+"""Random calls whose prompts begin alike, and engines that keep what was read: trees of shared beginnings, all kinds of
+samplers, both engines of constraints, prompts read in parts, salts, pins, and little room for what is kept. Each text
+is compared with that of a separate call, in which nothing is shared.
+"""
 
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -9,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import gen
+from benchmarks.architectures.tiny_models import tiny_model, tokenizer
 from gen.calls.reading import read_call
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
@@ -16,6 +21,32 @@ from gen.loop.prefixes import sharing
 from gen.loop.prefixes.tree import tree_of
 from gen.loop.runner import run_all
 from gen.requests.settings import Settings
+
+ARCHITECTURES = (
+    *("llama", "gpt2", "bloom", "mpt", "mixtral", "mistral", "gemma3_text", "gemma3n_text", "llama4_text"),
+    *("deepseek_v3", "gpt_neo", "qwen3_next", "falcon_h1", "lfm2", "jamba", "zamba2", "nemotron_h", "bamba"),
+)
+"""Full, sliding, chunked and latent attention, ALiBi, shared keys, experts, aligned rows, hybrids, recurrent layers."""
+
+
+def checker(given: Namespace) -> Callable[[int], tuple[Counter[str], list[str]]]:
+    """Every second case runs on a tiny model of another architecture, the others on the demo model or the given one."""
+    loaded = gen.load(given.model or "demo", device="cpu")
+
+    def check(seed: int) -> tuple[Counter[str], list[str]]:
+        architecture = ARCHITECTURES[seed // 2 % len(ARCHITECTURES)] if seed % 2 else "demo"
+        model = gen.from_transformers(tiny_model(architecture), tokenizer()) if seed % 2 else loaded
+        vocabulary = 250 if seed % 2 else 1900
+        case = random_case(seed, vocabulary)
+        found = [one for own in run_case(model, case) for one in own]
+        kept = [*kept_differences(model, seed, vocabulary)]
+        made = [*found, *(one for one in kept if not isinstance(one, str))]
+        wrong = [*differences(model, case), *(one for one in kept if isinstance(one, str))]
+        shared = sum(one.cached_tokens > 0 for one in made)
+        counts = Counter({"texts": len(found) + len(kept), "with shared tokens": shared})
+        return counts, [f"{architecture}: {one}" for one in wrong]
+
+    return check
 
 
 @contextmanager

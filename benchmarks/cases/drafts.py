@@ -1,7 +1,12 @@
-"""Texts that can be guessed, texts that cannot, and random calls; each text is compared with that of plain steps."""
+"""Random calls whose steps read drafts: greedy, drawn, penalties, stops, types, samples, engines whose requests join.
+Each text is compared with that of plain steps; widths are drawn, whatever they cost. Where a token is another one, the
+text is made again to see whether it was a near-tie.
+"""
 
 import re
-from collections.abc import Iterator
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from random import Random
@@ -10,18 +15,10 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 import gen
-from benchmarks.near_ties import gaps_of_text, near_ties
+from benchmarks.architectures.tiny_models import tiny_model, tokenizer
+from benchmarks.cases.near_ties import gaps_of_text, near_ties
 from gen.completions import Completion
 from gen.loop.speculation.widths import WIDER, Widths
-
-
-class Person(BaseModel):
-    name: str
-    age: int
-    city: str
-    profession: str
-    children: int
-    email: str
 
 
 class Order(BaseModel):
@@ -32,102 +29,7 @@ class Order(BaseModel):
     count: int
 
 
-BRIDGE = (
-    "The city council of Marlow approved a new bridge on Tuesday. The bridge will cost 14 million pounds "
-    "and will carry two lanes of traffic, a cycle path and a footpath. Work begins in March 2027 and takes eighteen "
-    "months. Councillor Helen Whitcombe said the bridge would end the long queues on Station Road. Opponents, led by "
-    "the Marlow Heritage Society, argue that it will spoil the view of the church. "
-)
-BEES = (
-    "Honey bees tell each other where food is by dancing. A bee that returns performs the waggle dance on the comb. "
-    "The angle of the dance gives the direction of the flowers relative to the sun, and its duration the distance. "
-    "Karl von Frisch decoded the dance in the 1940s and received the Nobel Prize in 1973. "
-)
-CODE = '''def total_price(items, tax_rate):
-    """Return the total price of all items with tax."""
-    total = 0
-    for item in items:
-        total += item.price * item.quantity
-    return total * (1 + tax_rate)
-
-
-def print_receipt(items, tax_rate):
-    """Print a receipt for the items."""
-    for item in items:
-        print(item.name, item.price, item.quantity)
-    print("Total:", total_price(items, tax_rate))
-'''
-FILE = """{
-  "name": "gen-torch",
-  "version": "0.1.0",
-  "license": "Apache-2.0",
-  "dependencies": {
-    "torch": ">=2.4",
-    "transformers": ">=4.50",
-    "pydantic": ">=2.0",
-    "tqdm": ">=4.60"
-  },
-  "scripts": {
-    "test": "pytest -q",
-    "lint": "ruff check ."
-  }
-}
-"""
-PEOPLE = (
-    "Maria Keller, 34, is a nurse from Basel. She has two children. Her email is maria.keller@example.org.",
-    "Our new colleague Tom Hughes (41) works as an electrician in Leeds; email tom@example.org, no children.",
-    "Dr. Aiko Tanaka lives in Osaka. The 52-year-old surgeon has 3 children. Contact: aiko@example.org",
-    "Pedro Alvarez, a 29 year old teacher in Madrid, has one child. Write to pedro.alvarez@example.org.",
-    "Lena Fischer, 63, baker, Hamburg, 4 children, lena@example.org",
-    "Samuel Okoro is an engineer, 37, in Lagos. Email s.okoro@example.org. He has 2 children.",
-    "Ines Duarte (45), journalist, Lisbon. One child. ines.duarte@example.org",
-    "Viktor Novak, 58, farmer near Brno, five children, v.novak@example.org",
-)
-CASES: dict[str, tuple[type[BaseModel] | None, list[str]]] = {
-    "six-field JSON": (
-        Person,
-        [
-            f"Extract the person as JSON with name, age, city, profession, children and email.\n\n{one}"
-            for one in PEOPLE
-        ],
-    ),
-    "quoting": (
-        None,
-        [
-            f"Repeat the following text word for word:\n\n{BRIDGE}",
-            f"Quote the sentences about the cost and the critics exactly.\n\n{BRIDGE}",
-            f"Copy this text and correct its spelling:\n\n{BEES}",
-            f"What does the text say about Karl von Frisch? Quote it.\n\n{BEES}",
-        ],
-    ),
-    "summarising": (
-        None,
-        [
-            f"Summarise the text in three sentences, using its own words.\n\n{BEES}",
-            f"Summarise this article:\n\n{BRIDGE}",
-            f"Summarise the text in three sentences, using its own words.\n\n{BRIDGE}",
-            f"List the facts of this text in its own words:\n\n{BEES}",
-        ],
-    ),
-    "editing": (
-        None,
-        [
-            f"Rename the variable total to amount in this code and print the whole code.\n\n```python\n{CODE}```",
-            f"Set the version to 0.2.0 in this JSON and print the whole JSON.\n\n```json\n{FILE}```",
-            f"Add type hints to this code and print all of it.\n\n```python\n{CODE}```",
-            f"Remove the dependency tqdm from this JSON and print the rest.\n\n```json\n{FILE}```",
-        ],
-    ),
-    "open chat": (
-        None,
-        [
-            "Why is the sky blue?",
-            "Tell me a short story about a dragon who is afraid of fire.",
-            "What should I cook tonight with eggs and rice?",
-            "Explain what a hash table is.",
-        ],
-    ),
-}
+MODELS = ("demo", "demo", "mistral", "qwen3", "mixtral", "gemma3_text", "gpt2")
 _EACH = ("sampler", "seed", "max_new_tokens", "draft")  # settings that have a value for each prompt
 Outcome = list[Completion] | str
 BEGINNINGS = (
@@ -147,7 +49,7 @@ class Difference:
     Attributes:
         place: the first token that differs; the texts' length if they differ in something else; -1 for errors.
         plain, drafted: how each text goes on from there: tokens, log-probabilities, and why it ended.
-        gaps: how far away another choice was, by `benchmarks.near_ties`; empty if that is not known.
+        gaps: how far away another choice was, by `benchmarks.cases.near_ties`; empty if that is not known.
     """
 
     place: int
@@ -159,6 +61,27 @@ class Difference:
     def is_near_tie(self) -> bool:
         """Whether rounding may be the cause."""
         return any(near_ties(found) for found in self.gaps)
+
+
+def checker(given: Namespace) -> Callable[[int], tuple[Counter[str], list[Difference]]]:
+    """The demo model and tiny ones with windows, shared keys and experts, or the given one."""
+    known: dict[str, Any] = {}
+
+    def check(seed: int) -> tuple[Counter[str], list[Difference]]:
+        name = given.model or MODELS[seed % len(MODELS)]
+        if name not in known:
+            tiny = name in MODELS[2:]
+            known[name] = (
+                gen.from_transformers(tiny_model(name), tokenizer()) if tiny else gen.load(name, dtype=given.dtype)
+            )
+        found, differences = compare_case(known[name], seed, longest=given.longest or 30, drafts=given.kind == "drafts")
+        counts = Counter(texts=len(found), tokens=sum(len(one.token_ids) for one in found))
+        counts["drafts read"] = sum(one.drafted for one in found)
+        counts["drafts right"] = sum(one.accepted for one in found)
+        counts["near-ties"] = sum(one.is_near_tie for one in differences)
+        return counts, [one for one in differences if not one.is_near_tie]
+
+    return check
 
 
 @contextmanager

@@ -1,23 +1,20 @@
 """Whether texts and log-probabilities are equal bit by bit with exact=True, alone and in any batch.
 
-    python -m benchmarks.same_bits --requests 2000 --prompts 200 --dtype bfloat16
-
 Random prompts, limits, seeds and samplers run alone, in batches of random sizes, in a few rows that are refilled, and
 through an engine. The caches that prompts leave, and the logits after them, are compared too: each prompt is read
-alone, in two parts, and in batches of random sizes. Every difference is counted; the exit status is 1 if there is one.
+alone, in two parts, and in batches of random sizes.
 """
 
-import argparse
 import random
-import sys
-from dataclasses import dataclass
-from pathlib import Path
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
 import gen
-from benchmarks.decode import REAL
 from gen.calls.reading import find_step_rows
 from gen.completions import Completion
 from gen.loop.jobs import new_job
@@ -35,6 +32,9 @@ SAMPLERS: list[Sampler] = [
 ]
 
 
+REQUESTS, PROMPTS = 50, 12  # of a case
+
+
 @dataclass(frozen=True)
 class Differences:
     """For each way to make texts: how many were made, and how many of them were not equal to those made alone."""
@@ -47,6 +47,21 @@ class Differences:
     @property
     def none(self) -> bool:
         return not (self.batches or self.refilled or self.engine)
+
+
+def checker(given: Namespace) -> Callable[[int], tuple[Counter[str], list[str]]]:
+    """The demo model in bfloat16, or what is given."""
+    model: TransformersModel = gen.load(given.model or "demo", device="cpu", dtype=given.dtype or "bfloat16")
+    model.find_step_rows()
+    longest = given.longest or 96
+
+    def check(seed: int) -> tuple[Counter[str], list[str]]:
+        readings = compare_prompts(model, PROMPTS, longest=longest, seed=seed)
+        texts = compare(model, REQUESTS, longest=longest, new_tokens=12, seed=seed)
+        wrong = [] if texts.none and not readings else [f"{readings} readings of prompts, {asdict(texts)}"]
+        return Counter(requests=REQUESTS, prompts=PROMPTS), wrong
+
+    return check
 
 
 def compare(model: TransformersModel, count: int, *, longest: int, new_tokens: int, seed: int = 0) -> Differences:
@@ -136,29 +151,3 @@ def compare_prompts(model: TransformersModel, count: int, *, longest: int, seed:
 
 def _same(one: Completion, two: Completion) -> bool:
     return one.token_ids == two.token_ids and one.logprobs == two.logprobs
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--prompts", type=int, default=200, help="how many prompts to compare the caches of")
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--model", type=Path, default=REAL, help='a folder; "demo" is the demo model')
-    parser.add_argument("--longest", type=int, default=96, help="the most tokens of a prompt")
-    parser.add_argument("--new-tokens", type=int, default=12, help="the most new tokens of a text")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    model = gen.load(
-        arguments.model if arguments.model != Path("demo") else "demo", device="cpu", dtype=arguments.dtype
-    )
-    print(f"steps have at least {model.find_step_rows()} rows", flush=True)
-    prompts = compare_prompts(model, arguments.prompts, longest=arguments.longest)
-    print(f"{prompts} of {2 * arguments.prompts} readings of prompts differ", flush=True)
-    found = compare(model, arguments.requests, longest=arguments.longest, new_tokens=arguments.new_tokens)
-    print(found)
-    sys.exit(0 if found.none and not prompts else 1)
-
-
-if __name__ == "__main__":
-    main()
