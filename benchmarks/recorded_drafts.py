@@ -16,13 +16,15 @@ import json
 import resource
 import tempfile
 from collections.abc import Sequence
+from functools import partial
+from operator import truediv
 from pathlib import Path
 from random import Random
 from time import thread_time
 from typing import Any
 
 import gen
-from benchmarks.measuring import REAL, publish, read_arguments, spread
+from benchmarks.measuring import REAL, interleave, publish, read_arguments, spread
 
 NEW, HALF = 200, 100
 ROWS, CHANGED, ROW_TOKENS = 200, 10, 64
@@ -40,49 +42,35 @@ SAMPLERS = {"greedy": gen.samplers.greedy(), "temperature 0.8": gen.samplers.mul
 
 def measure(model: Any, prompts: Sequence[str], rounds: int) -> list[dict[str, Any]]:
     """The time with each draft, over that without one, by sampler: medians over prompts and rounds."""
-    found = []
+    found, random = [], Random(0)
     for name, sampler in SAMPLERS.items():
-
-        def make(prompt: str, draft: Any = None, sampler: Any = sampler) -> tuple[Any, float]:
-            begin = thread_time()
-            made = gen.generate(
-                model,
-                prompt,
-                chat=True,
-                sampler=sampler,
-                max_new_tokens=NEW,
-                eos_token_id=[],
-                seed=7,
-                details=True,
-                draft=draft,
-            )
-            return made, thread_time() - begin
-
-        texts = [make(prompt)[0] for prompt in prompts]
-        random = Random(0)
+        settings = {"chat": True, "sampler": sampler, "max_new_tokens": NEW, "eos_token_id": [], "seed": 7}
+        texts: Any = [gen.generate(model, prompt, details=True, **settings) for prompt in prompts]
         ratios: dict[str, list[float]] = {}
-        for number, prompt in list(enumerate(prompts)) * rounds:
-            text = texts[number]
+        for number, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
             junk = random.choices(range(1000, model.tokenizer.vocab_size), k=NEW)
             drafts = {
+                "none": None,
                 "unchanged": text,
                 "as a str": text.text,
                 "right up to its 100th token": [*text.token_ids[:HALF], *junk[HALF:]],
                 "random tokens": junk,
                 "another text": texts[number - 1],
             }
-            _, plain = make(prompt)
-            for kind, draft in drafts.items():
-                made, seconds = make(prompt, draft)
-                assert made.token_ids == text.token_ids, f"{kind}: the text differs"
-                ratios.setdefault(kind, []).append(seconds / plain)
+
+            def same(draft: Any, prompt: str = prompt, text: Any = text, settings: Any = settings) -> None:
+                made = gen.generate(model, prompt, details=True, draft=draft, **settings)
+                assert made.token_ids == text.token_ids, f"the draft {draft} has changed the text"
+
+            cases = {kind: partial(same, draft) for kind, draft in drafts.items()}
+            seconds = interleave(cases, rounds, clock=thread_time, warm=0)
+            plain = seconds.pop("none")
+            for kind, taken in seconds.items():
+                ratios.setdefault(kind, []).extend(map(truediv, taken, plain))
         for kind, each in ratios.items():
             shares = spread(each)
-            told = {
-                "median": round(shares.median, 3),
-                "least": round(shares.fastest, 3),
-                "most": round(shares.slowest, 3),
-            }
+            numbers = {"median": shares.median, "least": shares.fastest, "most": shares.slowest}
+            told = {what: round(number, 3) for what, number in numbers.items()}
             found.append({"sampler": name, "draft": kind, "of plain": told})
     return found
 

@@ -11,16 +11,15 @@ as their seed. Times are CPU seconds of the calling thread, on one thread, for w
 take turns, record after record. Each has its own order of fields and its own whitespace, so tokens are counted.
 """
 
-import sys
+from collections.abc import Callable
 from random import Random
-from statistics import median
 from time import thread_time
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 import gen
-from benchmarks.measuring import REAL, publish, read_arguments
+from benchmarks.measuring import REAL, interleave, publish, read_arguments, spread
 
 LIMIT = 128
 NAMES = ("Maria Keller", "Tom Hughes", "Aiko Tanaka", "Pedro Alvarez", "Lena Fischer", "Samuel Okoro", "Ines Duarte")
@@ -72,35 +71,27 @@ def measure(
     tokenizer = AutoTokenizer.from_pretrained(folder)
     peer = AutoModelForCausalLM.from_pretrained(folder, **({"dtype": peer_dtype} if peer_dtype else {}))
     generator: Any = Generator(from_transformers(peer, tokenizer), Order)
-    seconds: dict[str, list[float]] = {"gen": [], "Outlines": []}
-    tokens, whole = dict.fromkeys(seconds, 0), dict.fromkeys(seconds, 0)
-    same = drafted = accepted = 0
+    letters = ["Read: one red mug.", *prompts(records)]  # the first one warms up
+    ours, theirs, made, texts = enumerate(letters), iter(letters), list[Any](), list[str]()
     sampler = gen.samplers.greedy() if greedy else None
-    for number, prompt in enumerate(["Read: one red mug.", *prompts(records)]):  # the first one warms up
-        begin = thread_time()
-        made = _read(model, prompt, kind, sampler, seed=number)
-        middle = thread_time()
-        text = generator(prompt, max_new_tokens=LIMIT)
-        end = thread_time()
-        if not number:
-            continue
-        seconds["gen"].append(middle - begin)
-        seconds["Outlines"].append(end - middle)
-        tokens["gen"] += len(made.token_ids)
-        tokens["Outlines"] += len(tokenizer(text, add_special_tokens=False)["input_ids"])
-        whole["gen"] += isinstance(made.value, Order)
-        found = _record(text)
-        whole["Outlines"] += found is not None
-        same += found == made.value
-        drafted, accepted = drafted + made.drafted, accepted + made.accepted
-        print(number, {name: round(took[-1], 2) for name, took in seconds.items()}, tokens, file=sys.stderr, flush=True)
+    cases: dict[str, Callable[[], None]] = {
+        "gen": lambda: made.append(_read(model, kind, sampler, *next(ours))),
+        "Outlines": lambda: texts.append(generator(next(theirs), max_new_tokens=LIMIT)),
+    }
+    seconds = interleave(cases, records, clock=thread_time)
+    del made[0], texts[0]
+    values = {"gen": [one.value for one in made], "Outlines": [*map(_record, texts)]}
+    tokens = {
+        "gen": sum(len(one.token_ids) for one in made),
+        "Outlines": sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts),
+    }
     rows = [
         {
             "program": name,
             "seconds a record": round(sum(took) / records, 3),
-            "median": round(median(took), 3),
+            "median": round(spread(took).median, 3),
             "tokens a record": round(tokens[name] / records, 1),
-            "whole": whole[name],
+            "whole": sum(isinstance(value, Order) for value in values[name]),
         }
         for name, took in seconds.items()
     ]
@@ -113,12 +104,12 @@ def measure(
         "the same tokens' worth": round(
             sum(seconds["gen"]) / tokens["gen"] / (sum(seconds["Outlines"]) / tokens["Outlines"]), 3
         ),
-        "equal values": same,
-        "drafts read, right": [drafted, accepted],
+        "equal values": sum(one == other for one, other in zip(*values.values(), strict=True)),
+        "drafts read, right": [sum(one.drafted for one in made), sum(one.accepted for one in made)],
     }
 
 
-def _read(model: Any, prompt: str, kind: Any, sampler: Any, *, seed: int) -> Any:
+def _read(model: Any, kind: Any, sampler: Any, seed: int, prompt: str) -> Any:
     """What `gen` makes of an e-mail; the text that the limit has cut or shaped too, as Outlines gives it."""
     try:
         return gen.generate(
