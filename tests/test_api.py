@@ -321,19 +321,6 @@ def test_a_default_device_or_dtype_of_the_user_changes_nothing(llama: Any) -> No
         torch.set_default_dtype(torch.float32)
 
 
-def test_a_row_with_nothing_left_raises_and_names_the_place() -> None:
-    class DeadRows(ScriptedRows):
-        def step(self, token_ids: Tensor, view: int) -> Tensor:
-            return torch.full_like(super().step(token_ids, view), math.nan)
-
-    class Dead(ScriptedModel):
-        def new_rows(self, count: int, length: int) -> ScriptedRows:
-            return DeadRows(self, count, length)
-
-    with pytest.raises(gen.SamplingError, match="no token was left to choose after 1 new ones"):
-        gen.generate(Dead("hello"), "x")
-
-
 MIXED = ["a", "once upon a time there was", "the cat", "Zürich 中", "x" * 45, "0", "go on and on"]
 EACH: list[gen.samplers.Sampler] = [
     greedy(),

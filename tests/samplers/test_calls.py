@@ -103,16 +103,19 @@ def test_a_draw_takes_few_calls_on_small_logits(rows: int, names: tuple[str, ...
 @each_set
 @pytest.mark.parametrize("per_row", [False, True], ids=["numbers", "tables"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_torch_backend_takes_at_most_60_device_operations(
+def test_the_torch_backend_takes_at_most_60_device_operations_and_reads_nothing_on_the_host(
     names: tuple[str, ...], per_row: bool, dtype: torch.dtype
 ) -> None:
+    """Meta tensors have no data: any call that reads a value, or whose shape depends on one, raises."""
     logits = torch.empty((8, 131_072), dtype=dtype, device="meta")
     keys = torch.empty(8, dtype=torch.int64, device="meta")
     given = tables(names, 8, "meta") if per_row else {name: NUMBERS[name] for name in names}
     table = Parameters(**given).for_rows(logits)
     with torch.inference_mode(), Operations() as operations:
-        torch_backend.draw(logits, keys, *table)
+        token_ids, logprobs = torch_backend.draw(logits, keys, *table)
     assert len(operations.names) <= 60, operations.names
+    assert token_ids.shape == (8, 1) and logprobs.shape == (8,)
+    torch_backend.most_likely(logits)
 
 
 @each_backend

@@ -173,39 +173,6 @@ def test_temperature_0_leaves_the_most_likely_token_alone(cuts: dict[str, Any]) 
     assert MultinomialSampler(temperature=0).warp(logits[:0]).shape == (0, 3)
 
 
-def test_temperature_zero_is_greedy_with_untempered_logprobs() -> None:
-    logits = zipf_logits().expand(3, -1)
-    keys = row_keys(torch.arange(3), 1)[0]
-    sampled = MultinomialSampler(temperature=0).step(logits, torch.zeros(3), keys)
-    for ours, greedy in zip(sampled, GreedySampler().step(logits, torch.zeros(3), keys), strict=True):
-        assert torch.equal(ours, greedy)
-
-
-@pytest.mark.parametrize("sampler", [GreedySampler(), MultinomialSampler(top_k=3, top_p=0.9, min_p=0.01)])
-def test_nan_is_never_chosen_infinity_always_and_a_dead_row_gives_token_zero(
-    sampler: GreedySampler | MultinomialSampler,
-) -> None:
-    nan, inf = math.nan, math.inf
-    logits = torch.tensor([[nan, 5.0, nan], [1.0, 2.0, inf], [-inf, -inf, -inf], [nan, nan, nan], [-inf, nan, 1e-9]])
-    token_ids, _, weights = sampler.step(logits, torch.zeros(5), row_keys(torch.arange(5), 1)[0])
-    assert token_ids.flatten().tolist() == [1, 2, 0, 0, 2]
-    assert weights.tolist() == [0.0, 0.0, -inf, -inf, 0.0]
-
-
-def test_a_draw_does_not_depend_on_the_batch() -> None:
-    logits = torch.randn(64, 1000, generator=torch.Generator().manual_seed(0))
-    keys = row_keys(torch.arange(64), 1)[0]
-    together, _, together_weights = MultinomialSampler(top_p=0.9).step(logits, torch.zeros(64), keys)
-    order = torch.randperm(64, generator=torch.Generator().manual_seed(1))
-    shuffled, _, _ = MultinomialSampler(top_p=0.9).step(logits[order], torch.zeros(64), keys[order])
-    assert torch.equal(shuffled, together[order])
-    for row in range(0, 64, 9):
-        one = slice(row, row + 1)
-        alone, _, weight = MultinomialSampler(top_p=0.9).step(logits[one], torch.zeros(1), keys[one])
-        assert torch.equal(alone, together[one])
-        assert float(weight) == pytest.approx(float(together_weights[row]), abs=1e-6)
-
-
 def test_a_draw_depends_neither_on_masked_tokens_at_the_end_nor_on_the_number_of_threads() -> None:
     logits = torch.randn(8, 40_000, generator=torch.Generator().manual_seed(0))
     keys = row_keys(torch.arange(8), 1)[0]

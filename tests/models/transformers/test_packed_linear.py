@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import gen
-from benchmarks.same_bits import compare, compare_prompts
+from benchmarks.cases.bits import compare, compare_prompts
 from gen import doctor
 from gen.models.transformers import packed_linear
 from gen.models.transformers.packed_linear import PackedLinear, pack_
@@ -76,17 +76,6 @@ def test_moved_to_a_gpu_it_is_a_model_of_float32(saved: Path, packed: Any) -> No
         moved = gen.from_transformers(copy.deepcopy(packed.hf_model).to("cuda:1"), byte_tokenizer())
         assert str(moved.placement) == "cuda:1 (float32)"
         assert gen.generate(moved, PROMPTS, seed=3) == gen.generate(plain, PROMPTS, seed=3)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_turned_into_another_type_it_is_a_plain_model(saved: Path, packed: Any, dtype: torch.dtype) -> None:
-    model = packed.hf_model
-    assert packed_weights(model.float()) == 15  # it computes in float32 already
-    model.to(dtype)
-    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
-    assert packed_weights(model) == 0 and model.lm_head.weight is model.model.embed_tokens.weight
-    expected = gen.load(saved, device="cpu", dtype="float16").hf_model.to(dtype).state_dict()
-    assert all(torch.equal(weight, model.state_dict()[name]) for name, weight in expected.items())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "bfloat16"])

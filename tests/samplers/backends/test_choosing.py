@@ -101,19 +101,6 @@ def test_each_row_may_have_parameters_of_its_own(vocab: int) -> None:
         assert torch.equal(results[0][0][alike], results[1][0][alike])
 
 
-def test_a_row_of_temperature_zero_is_greedy_among_rows_that_are_not() -> None:
-    logits = hard_logits(1000, torch.float32)
-    keys = row_keys(torch.arange(len(logits)), 1)[0]
-    start = torch.zeros(len(logits))
-    cold = torch.arange(len(logits)) % 2 == 0
-    mixed = MultinomialSampler(temperature=torch.where(cold, 0.0, 0.7), top_k=9).step(logits, start, keys)
-    greedy = MultinomialSampler(temperature=0, top_k=9).step(logits, start, keys)
-    warm = MultinomialSampler(temperature=0.7, top_k=9).step(logits, start, keys)
-    for ours, wanted, other in zip(mixed, greedy, warm, strict=True):
-        chosen = torch.where(cold.view(-1, *[1] * (ours.dim() - 1)), wanted, other)
-        assert torch.equal(ours, chosen)
-
-
 @pytest.mark.parametrize("backend", BACKENDS, ids=["reads", "torch_backend"])
 @pytest.mark.parametrize("vocab", [1, 33, 1000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -155,14 +142,6 @@ def test_the_highest_numbers_are_given_back_as_they_are(backend: Any, vocab: int
     assert torch.equal(values, finite.gather(1, token_ids).where(values > -math.inf, -math.inf))
 
 
-@pytest.mark.parametrize("parameters", [{}, {"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.05}, USUAL], ids=str)
-def test_backends_draw_the_same_tokens(parameters: dict[str, Any]) -> None:
-    logits = hard_logits(2000, torch.float32)[1:4].repeat(500, 1)
-    rows = Parameters(**parameters).for_rows(logits)
-    keys = row_keys(torch.arange(len(logits)), 1)[0]
-    assert torch.equal(torch.ops.gen.draw(logits, keys, *rows)[0], torch_backend.draw(logits, keys, *rows)[0])
-
-
 @pytest.mark.parametrize("backend", BACKENDS, ids=["reads", "torch_backend"])
 def test_among_equals_top_p_draws_the_lower_indices(backend: Any) -> None:
     logits = torch.full((500, 1000), -50.0)
@@ -172,19 +151,6 @@ def test_among_equals_top_p_draws_the_lower_indices(backend: Any) -> None:
         token_ids, logprobs = backend.draw(logits, keys, *Parameters(top_p=0.5, top_k=top_k).for_rows(logits))
         assert set(token_ids.flatten().tolist()) == {3, 130, 140}
         torch.testing.assert_close(logprobs, torch.tensor(1 / 3).log().expand(500))
-
-
-@pytest.mark.parametrize("per_row", [False, True])
-def test_the_torch_backend_reads_nothing_on_the_host(per_row: bool) -> None:
-    """Meta tensors have no data: any call that reads a value, or whose shape depends on one, raises."""
-    logits, keys = torch.empty(3, 1000, device="meta"), torch.empty(3, dtype=torch.int64, device="meta")
-    torch_backend.most_likely(logits)
-    for parameters in COMBINATIONS[1::3]:
-        if per_row:
-            parameters = {name: torch.full((3,), value, device="meta") for name, value in parameters.items()}
-        rows = Parameters(**parameters).for_rows(logits)
-        token_ids, logprobs = torch_backend.draw(logits, keys, *rows)
-        assert token_ids.shape == (3, 1) and logprobs.shape == (3,)
 
 
 def test_no_parameter_makes_the_host_wait_and_virtual_gpus_give_the_cpus_tokens() -> None:
