@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import random
 import subprocess
 import sys
 import threading
@@ -34,28 +33,6 @@ def demo() -> Any:
 def alone() -> None:
     """The engines of earlier tests' models end once these models are collected."""
     assert all(map(ends, engine_threads()))
-
-
-def some_requests(count: int) -> list[dict[str, Any]]:
-    rng = random.Random(0)
-    starts = ["Once upon a time", "One morning", "Describe Ada as JSON.\n", "There was a fox who " * 8]
-    samplers = [
-        None,
-        greedy(),
-        greedy(no_repeat_ngram_size=2),
-        multinomial(temperature=0.7, top_k=20),
-        multinomial(top_p=0.9, repetition_penalty=1.2),
-    ]
-    return [
-        {
-            "prompt": rng.choice(starts),
-            "sampler": rng.choice(samplers),
-            "max_new_tokens": rng.randint(0, 16),
-            "seed": number,
-            "stop": rng.choice([None, ["\n", " the"]]),
-        }
-        for number in range(count)
-    ]
 
 
 def test_generate_gives_what_gen_generate_gives_from_threads_and_from_asyncio() -> None:
@@ -108,30 +85,6 @@ def test_a_task_that_is_cancelled_while_it_waits_frees_its_row() -> None:
                 break
             except gen.EngineFull:
                 pass
-
-
-def test_requests_that_join_at_random_times_give_the_texts_that_each_gives_alone(demo: Any) -> None:
-    requests = some_requests(24)
-    rng = random.Random(1)
-    with gen.Engine(demo, rows=4) as engine:
-        streams: list[Any] = []
-        pieces: list[list[str]] = []
-        while len(streams) < len(requests):
-            for number in range(len(streams)):
-                if rng.random() < 0.2:
-                    pieces[number] += [piece] if (piece := next(streams[number], "")) else []
-            streams.append(engine.submit(**requests[len(streams)]))
-            pieces.append([])
-        for number, stream in enumerate(streams):
-            pieces[number] += stream
-    for request, stream, parts in zip(requests, streams, pieces, strict=True):
-        alone = gen.generate(demo, **request, details=True)
-        assert "".join(parts) == alone.text
-        completion = stream.completion()
-        assert (completion.text, completion.token_ids, completion.finish_reason, completion.seed) == (
-            (alone.text, alone.token_ids, alone.finish_reason, alone.seed)
-        )
-        assert completion.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
 
 
 def close(streams: list[Any]) -> None:
