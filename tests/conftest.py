@@ -13,8 +13,12 @@ from typing import Any
 import pytest
 import torch
 
+import gen
 from gen.loop.step_times import Costs
+from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.probing import probe_model
+from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers.demo import short_demo
 from tests.helpers.probes import remembered
 from virtual_gpus import virtual_gpus
 
@@ -93,6 +97,18 @@ def short_examinations(monkeypatch: pytest.MonkeyPatch) -> None:
     """`gen doctor` compares texts of 2 and 4 tokens: two more tokens show the waits of each token as well as eight."""
     monkeypatch.setattr("gen.doctor.SHORT", 2)
     monkeypatch.setattr("gen.doctor.LONG", 4)
+
+
+@pytest.fixture(scope="module")
+def demo() -> TransformersModel:
+    """The demo model with its first two layers."""
+    return short_demo()
+
+
+@pytest.fixture(scope="module")
+def llama() -> TransformersModel:
+    """A tiny Llama of one layer that writes bytes and their special tokens alone."""
+    return gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
 
 
 @pytest.fixture(scope="session", autouse=True)

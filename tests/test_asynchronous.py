@@ -12,13 +12,7 @@ import gen
 from gen.loop.feed import Feed
 from gen.samplers import beam_search, greedy, multinomial
 from tests.helpers import ScriptedModel
-from tests.helpers.demo import short_demo
 from tests.helpers.engines import FailingModel, GatedModel, ends, engine_threads, text_of
-
-
-@pytest.fixture(scope="module")
-def demo() -> Any:
-    return short_demo()
 
 
 @pytest.fixture(autouse=True)

@@ -24,11 +24,6 @@ from tests.helpers.demo import short_demo
 from tests.helpers.engines import FailingModel, GatedModel, ends, engine_threads, text_of
 
 
-@pytest.fixture(scope="module")
-def demo() -> Any:
-    return short_demo()
-
-
 @pytest.fixture(autouse=True)
 def alone() -> None:
     """The engines of earlier tests' models end once these models are collected."""

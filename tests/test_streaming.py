@@ -9,12 +9,7 @@ from torch import Tensor
 
 import gen
 from gen.samplers import greedy, multinomial
-from tests.helpers import EOS, OTHER_EOS, ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
-
-
-@pytest.fixture(scope="module")
-def llama() -> Any:
-    return gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+from tests.helpers import EOS, OTHER_EOS, ScriptedModel, ScriptedRows
 
 
 @pytest.mark.parametrize("sampler", [None, greedy(), multinomial(temperature=0.8, repetition_penalty=1.2)])

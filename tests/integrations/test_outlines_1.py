@@ -10,7 +10,8 @@ import torch
 import gen
 from gen.integrations.transformers import ConstraintProcessor, SamplerProcessor
 from tests.helpers import EOS, byte_tokenizer, tiny_model
-from virtual_gpus import no_host_sync, virtual_gpus
+from tests.helpers.waits import waits
+from virtual_gpus import virtual_gpus
 
 outlines = pytest.importorskip("outlines", reason="Outlines is not installed: pip install 'outlines>=1.3,<1.4'")
 if not version("outlines").startswith("1."):
@@ -72,13 +73,9 @@ def test_a_seed_draws_the_texts_of_gen() -> None:
 
 
 def test_on_the_second_gpu_it_adds_no_host_sync_for_a_token() -> None:
-    def syncs(generator: Any, new_tokens: int) -> int:
-        with no_host_sync(count=True) as report:
-            generator.batch(PROMPTS, max_new_tokens=new_tokens)
-        return report.count
-
     with virtual_gpus(2):
         model, own = both("cuda:1")
         plain, held = outlines.Generator(model), constrained(model, own)
-        syncs(held, 2)
-        assert syncs(held, 12) - syncs(held, 4) == syncs(plain, 12) - syncs(plain, 4)
+        (_, begin, end), _ = waits(lambda most: held.batch(PROMPTS, max_new_tokens=most), 2, 4, 12)
+        (short, long), _ = waits(lambda most: plain.batch(PROMPTS, max_new_tokens=most), 4, 12)
+        assert end - begin == long - short

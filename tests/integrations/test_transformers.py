@@ -1,6 +1,7 @@
 """gen's draws inside of transformers' generate: they give the tokens of gen.generate, and add no host sync."""
 
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 import gen
 from gen.integrations.transformers import ConstraintProcessor, SamplerProcessor
 from tests.helpers import EOS, byte_tokenizer, tiny_model
-from virtual_gpus import no_host_sync, virtual_gpus
+from tests.helpers.waits import waits
+from virtual_gpus import virtual_gpus
 
 PROMPTS = ["Ada ", "hello there", "x"]
 SAMPLERS: dict[str, Any] = {
@@ -79,16 +81,12 @@ def test_a_seed_is_drawn_and_told() -> None:
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_it_adds_no_host_sync(name: str) -> None:
-    def syncs(new_tokens: int, processor: SamplerProcessor | None) -> int:
-        with no_host_sync(count=True) as report:
-            generate(model, new_tokens, processor)
-        return report.count
-
     with virtual_gpus(2):
         model = tiny_model().to("cuda:1")
         for new_tokens in (3, 5):
             processor = SamplerProcessor(SAMPLERS[name], seed=3, vocab_size=259)
-            assert syncs(new_tokens, processor) == syncs(new_tokens, None)
+            (plain, held), _ = waits(partial(generate, model, new_tokens), None, processor)
+            assert held == plain
         processor.reset()
         on_gpu = generate(model, 6, processor)
     assert on_gpu == expected(SAMPLERS[name], 3, 6)
@@ -174,16 +172,12 @@ def test_a_text_is_whole_by_the_last_token() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_constraint_adds_no_host_sync_for_a_token(way: str) -> None:
-    def syncs(new_tokens: int, processor: ConstraintProcessor | None) -> int:
-        with no_host_sync(count=True) as report:
-            generate(model, new_tokens, processor, **WAYS[way])
-        return report.count
-
     pattern = gen.regex("[a-z]{30}")
     with virtual_gpus(2):
         model = tiny_model().to("cuda:1")
-        plain = syncs(8, None) - syncs(4, None)
-        assert syncs(8, held(40, pattern)) - syncs(4, held(40, pattern)) == plain
+        (short, long), _ = waits(lambda most: generate(model, most, None, **WAYS[way]), 4, 8)
+        (begin, end), _ = waits(lambda most: generate(model, most, held(40, pattern), **WAYS[way]), 4, 8)
+        assert end - begin == long - short
 
 
 def test_what_a_constraint_processor_cannot_do_is_refused() -> None:

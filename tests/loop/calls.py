@@ -23,3 +23,15 @@ def run_in_rows(model: Any, prompts: Any, rows: int, **arguments: Any) -> list[l
     jobs = new_jobs(model, prompts, **arguments)
     run_all(model, jobs, Options(rows=rows))
     return [job.completions() for job in jobs]
+
+
+def check_resumed(model: Any, kind: Any, every: int, **arguments: Any) -> None:
+    """A text of a type is the same where it begins anew in other rows, after any number of its tokens."""
+    [[wanted]] = run_in_rows(model, ["x"], 1, output_type=kind, **arguments)
+    for made_before in range(0, len(wanted.token_ids), every):
+        [job] = new_jobs(model, ["x"], kind, **arguments)
+        job.resumed = wanted.token_ids[:made_before]
+        for token_id, logprob in zip(job.resumed, wanted.logprobs, strict=False):
+            job.takers[0].push(token_id, logprob)  # type: ignore[attr-defined]
+        run_all(model, [job], Options())
+        assert job.completions()[0].token_ids == wanted.token_ids

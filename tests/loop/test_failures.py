@@ -37,11 +37,6 @@ def fails(prompt: str, length: int) -> Callable[[Tensor, Tensor, Tensor], Tensor
 FAILS = fails(PROMPTS[BAD], len(PROMPTS[BAD]) + 4)
 
 
-@pytest.fixture(scope="module")
-def llama() -> Any:
-    return gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
-
-
 def told(result: Any) -> Any:
     if isinstance(result, list):
         return [told(one) for one in result]

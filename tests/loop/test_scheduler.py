@@ -330,11 +330,6 @@ def test_where_memory_is_out_rows_are_halved_with_one_warning_and_texts_are_the_
     assert max(model.stepped()) <= most
 
 
-@pytest.fixture(scope="module")
-def llama() -> Any:
-    return gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
-
-
 PROMPTS = ["once upon", "a", "the cat sat on the mat", "xy", "to be or not to be", "12", "ab", "cd"]
 LIMITS = [8, 17, 12, 14, 10, 1, 15, 5]
 SEARCHES = [
@@ -461,18 +456,6 @@ def test_what_a_step_looks_at_does_not_depend_on_how_rows_have_grown() -> None:
     for limit in (60, 300):
         gen.generate(model, ["x" * 150], max_new_tokens=limit)
     assert [view_bucket(length) for length in model.room] == model.room == [224, 512]
-
-
-@pytest.mark.parametrize("most", [173, 300, 1000])
-def test_all_rows_together_have_no_more_room_than_they_may(most: int) -> None:
-    model = Measured(double)
-    lengths = (1, 2, 3, 30, 31, 32, 33, 45, 5, 6, 7)
-    prompts, expected = ["x" * length for length in lengths], ["yy" * length for length in lengths]
-    assert gen.generate(model, prompts) == expected  # leaves rows behind
-    model.room.clear()
-    assert gen.generate(model, prompts, max_batch_tokens=most) == expected
-    assert model.room
-    assert max(model.room) <= most
 
 
 def test_kept_rows_serve_the_next_call_unless_there_are_more_than_may_be() -> None:

@@ -9,15 +9,9 @@ import pytest
 
 import gen
 from gen.cli import main
-from tests.helpers.demo import short_demo
 
 SAMPLERS = gen.samplers
 PROMPTS = ["Once upon a time", "There was a dog", "In the garden"]
-
-
-@pytest.fixture(scope="module")
-def demo() -> Any:
-    return short_demo()
 
 
 def receipts_of(model: Any, temperature: float = 0.8) -> list[gen.Receipt]:

@@ -23,11 +23,6 @@ PROMPT = "Once upon a time"
 SAMPLERS = gen.samplers
 
 
-@pytest.fixture(scope="module")
-def demo() -> Any:
-    return short_demo()
-
-
 def completion(model: Any, output_type: Any = None, **settings: Any) -> gen.Completion:
     given: dict[str, Any] = {"max_new_tokens": 12, "seed": 3, "shorten": True, **settings}
     made: gen.Completion = gen.generate(model, PROMPT, output_type, details=True, **given)

@@ -43,11 +43,6 @@ CASES: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def demo() -> Any:
-    return short_demo()
-
-
 def receipts_of(model: Any, output_type: Any = None, **settings: Any) -> list[gen.Receipt]:
     """Receipts of several texts, made together; two prompts are equal, and all begin alike."""
     prompts = [f"Once upon a time there were {word}" for word in ("two", "three", "two", "many more than ten")]

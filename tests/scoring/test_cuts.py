@@ -33,11 +33,6 @@ WORDS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def demo() -> Any:
-    return short_demo()
-
-
 @cache
 def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(DEMO)

@@ -14,8 +14,9 @@ from gen.loop.options import Options
 from gen.loop.runner import run_all
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from tests.helpers import EOS, byte_tokenizer, tiny_model
-from tests.loop.calls import new_jobs, run_in_rows
-from virtual_gpus import no_host_sync, virtual_gpus
+from tests.helpers.waits import waits
+from tests.loop.calls import check_resumed, new_jobs, run_in_rows
+from virtual_gpus import virtual_gpus
 
 PROMPTS = ["a rose is a rose", "x", "to be or not to be", "ab", "once upon a time, in a land far away"]
 LANGUAGES = ["[a-c]{2,6}", "(ab|ba){0,9}c", "x", "[0-9]{1,20};", "é{1,3}|ü"]  # shorter than the limits below
@@ -84,31 +85,18 @@ def test_recorded_steps_make_the_same_texts() -> None:
 
 
 def test_a_text_that_begins_anew_in_other_rows_goes_on_where_it_was(model: Any) -> None:
-    arguments: dict[str, Any] = {"sampler": multinomial(), "seed": 7, "max_new_tokens": 30}
     kind = gen.grammar('start: "(" start ")" | /[a-c]{3}/')
-    [[wanted]] = run_in_rows(model, ["x"], 1, output_type=kind, **arguments)
-    for made_before in range(len(wanted.token_ids)):
-        [job] = new_jobs(model, ["x"], kind, **arguments)
-        job.resumed = wanted.token_ids[:made_before]
-        for token_id, logprob in zip(job.resumed, wanted.logprobs, strict=False):
-            job.takers[0].push(token_id, logprob)  # type: ignore[attr-defined]
-        run_all(model, [job], Options())
-        assert job.completions()[0].token_ids == wanted.token_ids
+    check_resumed(model, kind, 1, sampler=multinomial(), seed=7, max_new_tokens=30)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
 def test_on_a_gpu_texts_are_the_same_and_the_host_does_not_wait_for_each_token(sampler: Sampler) -> None:
     kind = gen.grammar('start: /[a-z ]{5,}/ ("(" start ")")? "."')
-    arguments: dict[str, Any] = {"sampler": sampler, "seed": 11, "stop": "zz"}
-    prompts = PROMPTS[:3]
-    wanted = run_in_rows(new_model(num_hidden_layers=1), prompts, 4, output_type=kind, max_new_tokens=11, **arguments)
+    arguments: dict[str, Any] = {"sampler": sampler, "seed": 11, "stop": "zz", "output_type": kind}
+    wanted = run_in_rows(new_model(num_hidden_layers=1), PROMPTS[:3], 4, max_new_tokens=11, **arguments)
     with virtual_gpus(2):
         own = new_model("cuda:1", num_hidden_layers=1)
-        counts = []
-        for tokens in (7, 11):
-            with no_host_sync(count=True) as report:
-                made = run_in_rows(own, prompts, 4, output_type=kind, max_new_tokens=tokens, **arguments)
-            counts.append(report.count)
+        counts, made = waits(lambda most: run_in_rows(own, PROMPTS[:3], 4, max_new_tokens=most, **arguments), 7, 11)
     assert [[one.text for one in group] for group in made] == [[one.text for one in group] for group in wanted]
     assert counts[0] == counts[1]
 

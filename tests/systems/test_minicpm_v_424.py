@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import gen
 from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers.waits import waits
 from tests.models.transformers.vision_helpers import (
     FAMILIES,
     PICTURES,
@@ -22,7 +23,6 @@ from tests.models.transformers.vision_helpers import (
     tiny_vision_model,
     transformers_tokens,
 )
-from virtual_gpus import no_host_sync
 
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
 GREEDY = gen.samplers.greedy()
@@ -71,13 +71,9 @@ def test_sampling_runs_where_the_logits_are_and_never_waits(two_gpus: None, fami
     model = gen.from_transformers(spread, tiny_processor(family), probe=False)
     assert model.placement.logits_device == GPU1
     whole = gen.from_transformers(tiny_vision_model(family), tiny_processor(family))
-    counts = []
-    for new_tokens in (3, 6):
-        options: dict[str, Any] = {"images": PICTURES, "seed": 5, "max_new_tokens": new_tokens}
-        with no_host_sync(count=True) as report:
-            texts = gen.generate(model, prompts(family), **options)
-        assert texts == gen.generate(whole, prompts(family), **options)
-        counts.append(report.count)
+    options: dict[str, Any] = {"images": PICTURES, "seed": 5}
+    counts, texts = waits(lambda most: gen.generate(model, prompts(family), max_new_tokens=most, **options), 3, 6)
+    assert texts == gen.generate(whole, prompts(family), max_new_tokens=6, **options)
     assert counts[0] == counts[1]
 
 

@@ -22,10 +22,11 @@ from tests.constraints.samples import PATTERNS, SCHEMAS
 from tests.constraints.vocabularies import spelled, wordy_tokenizer
 from tests.helpers import EOS as OF_BYTES
 from tests.helpers import ScriptedModel, byte_tokenizer, spaced_tokenizer, tiny_model
-from tests.loop.calls import new_jobs, run_in_rows
+from tests.helpers.waits import waits
+from tests.loop.calls import check_resumed, new_jobs
 from tests.models.exported.programs import exported
 from tests.virtual_gpus.whole_programs.test_transformers import split
-from virtual_gpus import no_host_sync, virtual_gpus
+from virtual_gpus import virtual_gpus
 
 TOKENS = spelled()
 EOS, PAD = len(TOKENS) - 4, len(TOKENS) - 3
@@ -197,31 +198,19 @@ def test_steps_are_recorded_while_rows_come_and_go() -> None:
 
 
 def test_a_text_that_begins_anew_in_other_rows_goes_on_where_it_was(model: Any) -> None:
-    arguments: dict[str, Any] = {"sampler": multinomial(), "seed": 7, "max_new_tokens": 30, "shorten": True}
     kind = gen.json_schema(SCHEMAS[25])
-    [[wanted]] = run_in_rows(model, ["x"], 1, output_type=kind, **arguments)
-    for made_before in range(0, len(wanted.token_ids), 3):
-        [job] = new_jobs(model, ["x"], kind, **arguments)
-        job.resumed = wanted.token_ids[:made_before]
-        for token_id, logprob in zip(job.resumed, wanted.logprobs, strict=False):
-            job.takers[0].push(token_id, logprob)  # type: ignore[attr-defined]
-        run_all(model, [job], Options())
-        assert job.completions()[0].token_ids == wanted.token_ids
+    check_resumed(model, kind, 3, sampler=multinomial(), seed=7, max_new_tokens=30, shorten=True)
 
 
 @pytest.mark.usefixtures("soon_worth_it")
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_on_a_gpu_the_host_does_not_wait_for_a_token(name: str) -> None:
     kind = gen.regex("[a-z ]*")
+    arguments: dict[str, Any] = {"sampler": SAMPLERS[name], "seed": 1, "stop": "zz", "shorten": True}
     with virtual_gpus(2):
         own = new_model("cuda:1", eos=None)
         gen.compile(own, kind)
-        counts = []
-        for new_tokens in (2, 2, 6):
-            with no_host_sync(count=True) as report:
-                arguments: dict[str, Any] = {"max_new_tokens": new_tokens, "stop": "zz", "shorten": True}
-                gen.generate(own, PROMPTS, kind, sampler=SAMPLERS[name], seed=1, **arguments)
-            counts.append(report.count)
+        counts, _ = waits(lambda most: gen.generate(own, PROMPTS, kind, max_new_tokens=most, **arguments), 2, 2, 6)
     assert counts[1] == counts[2] <= 2
     assert counts[0] <= counts[1] + 1  # the constraint is placed at the first call
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -24,6 +25,7 @@ from gen.models.transformers.model import TransformersModel
 from gen.samplers import MultinomialSampler, Sampler
 from gen.samplers.base import Sampled
 from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers.waits import waits
 from virtual_gpus import no_host_sync, virtual_gpus
 from virtual_gpus.machine import active_machine
 
@@ -262,12 +264,8 @@ def test_a_step_with_a_graph_never_waits(gpu: torch.device) -> None:
     model = adapter(gpu)
     for sampler in (SAMPLERS["penalised"], SAMPLERS["beams"]):
         tokens(model, sampler, 4)  # loads kernels, which waits on a real GPU
-        counts = []
-        for new_tokens in (4, 14):
-            with no_host_sync(count=True) as report:
-                tokens(model, sampler, new_tokens)
-            counts.append(report.count)
-        assert counts[0] == counts[1] <= 2, report
+        counts, _ = waits(partial(tokens, model, sampler), 4, 14)
+        assert counts[0] == counts[1] <= 2
 
 
 @contextmanager

@@ -8,8 +8,9 @@ import torch
 import gen
 from gen.samplers import beam_search, greedy, multinomial
 from tests.helpers import byte_tokenizer, needs_kernels_that_agree, tiny_model
+from tests.helpers.waits import waits
 from tests.loop.test_prefix_tree import SAMPLED, some
-from virtual_gpus import no_host_sync, virtual_gpus
+from virtual_gpus import virtual_gpus
 
 KNOWN = 259  # ids of the tokenizer
 
@@ -63,19 +64,15 @@ def test_an_engine_tells_it_of_prompts_that_it_reads_in_parts(model: Any, monkey
 
 
 def test_on_a_gpu_nobody_waits_for_it() -> None:
-    prompt = some(5, 70)
+    prompt, given = some(5, 70), {"seed": 1, "max_new_tokens": 6, "details": True}
     with virtual_gpus(1, check_streams=True):
-        model = gen.from_transformers(tiny_model().to("cuda"), byte_tokenizer())
-        waits = []
-        for top in (None, 2):
-            with no_host_sync(count=True) as report:
-                made = gen.generate(model, prompt, prompt_logprobs=top, seed=1, max_new_tokens=6, details=True)
-            waits.append(report.count)
+        model: Any = gen.from_transformers(tiny_model().to("cuda"), byte_tokenizer())
+        counts, made = waits(lambda top: gen.generate(model, prompt, prompt_logprobs=top, **given), None, 2)
         model.release()
         torch.cuda.synchronize()
     host = gen.from_transformers(tiny_model(), byte_tokenizer())
     check(host, prompt, made.prompt_logprobs or [], 2)
-    assert waits[0] == waits[1] <= 2
+    assert counts[0] == counts[1] <= 2
 
 
 @pytest.mark.parametrize("shape", ["gpt_neo", "exact"])

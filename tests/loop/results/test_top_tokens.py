@@ -18,8 +18,9 @@ from gen.loop.runner import run_all
 from gen.models.transformers.rows import TransformersRows
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
+from tests.helpers.waits import waits
 from tests.loop.calls import new_jobs
-from virtual_gpus import no_host_sync, virtual_gpus
+from virtual_gpus import virtual_gpus
 
 KNOWN = 259  # the tokenizer's tokens; the model has 300
 PROMPTS = ["once upon", "a", "the cat sat on the mat", "xy", "to be or not to be"]
@@ -211,11 +212,7 @@ def test_on_a_gpu_the_host_does_not_wait_for_them(llama: Any) -> None:
     expected = gen.generate(llama, PROMPTS, max_new_tokens=12, **arguments)
     with virtual_gpus(2):
         model = gen.from_transformers(tiny_model().to("cuda:1"), byte_tokenizer())
-        counts = []
-        for limit in (4, 12):
-            with no_host_sync(count=True) as report:
-                made = gen.generate(model, PROMPTS, max_new_tokens=limit, **arguments)
-            counts.append(report.count)
+        counts, made = waits(lambda most: gen.generate(model, PROMPTS, max_new_tokens=most, **arguments), 4, 12)
     assert counts[0] == counts[1] <= 2
     for one, other in zip(made, expected, strict=True):
         assert one.token_ids == other.token_ids

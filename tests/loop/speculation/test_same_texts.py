@@ -18,7 +18,8 @@ from gen.loop.speculation.widths import Widths
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import greedy, multinomial
 from tests.helpers import byte_tokenizer, tiny_model
-from virtual_gpus import no_host_sync, virtual_gpus
+from tests.helpers.waits import waits
+from virtual_gpus import virtual_gpus
 
 PROMPTS = [
     "The quick brown fox. The quick brown fox. The quick",
@@ -182,20 +183,12 @@ def test_streams_and_asyncio_give_the_same_texts(model: TransformersModel) -> No
 @pytest.mark.parametrize("output_type", [None, Item], ids=["text", "record"])
 def test_on_a_gpu_the_host_waits_for_no_draft(output_type: Any, cuda_graph: bool, model: TransformersModel) -> None:
     settings: dict[str, Any] = {"seed": 1, "details": True, "shorten": True}
-    expected = gen.generate(model, PROMPTS[0], output_type, speculate=False, **settings | {"max_new_tokens": 40})
+    expected = gen.generate(model, PROMPTS[0], output_type, speculate=False, **settings, max_new_tokens=40)
+    settings |= {"speculate": gen.Speculation(), "cuda_graph": cuda_graph}
     with virtual_gpus(2):
         on_gpu = gen.load("demo", device="cuda:1")
-        syncs = list[int]()
-        for limit in (32, 36, 40):  # the first call places the type's tables
-            with no_host_sync(count=True) as report:
-                found = gen.generate(
-                    on_gpu,
-                    PROMPTS[0],
-                    output_type,
-                    speculate=gen.Speculation(),
-                    cuda_graph=cuda_graph,
-                    **settings | {"max_new_tokens": limit},
-                )
-            syncs.append(report.count)
+        (_, short, long), found = waits(  # the first call places the type's tables
+            lambda most: gen.generate(on_gpu, PROMPTS[0], output_type, **settings, max_new_tokens=most), 32, 36, 40
+        )
     assert found.token_ids == expected.token_ids
-    assert syncs[1] == syncs[2]
+    assert short == long

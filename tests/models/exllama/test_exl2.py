@@ -1,7 +1,7 @@
 """EXL2 weights on virtual GPUs: exllamav2's own Python code, compared with the same values in transformers."""
 
 import json
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +11,16 @@ from safetensors.torch import load_file, save_file
 
 import gen
 from gen.doctor import examine
+from tests.helpers.waits import waits
+from tests.models.exllama import checks
 from tests.models.exllama.checkpoints import save
 from tests.models.exllama.exl2 import BITS, random_exl2, save_exl2
 from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, plain_of, tokens_of
-from tests.models.exllama.packages import exllamav2, two_gpus_of_exllamav2
-from virtual_gpus import no_host_sync
+from tests.models.exllama.packages import exllamav2
 
 PROMPTS = ["Ada", "hello there, world", "x"]
 GPU1 = torch.device("cuda:1")
-pytestmark = pytest.mark.usefixtures("short_examinations")
-
-
-@pytest.fixture(autouse=True)
-def gpus() -> Iterator[None]:
-    with two_gpus_of_exllamav2():
-        yield
+pytestmark = pytest.mark.usefixtures("gpus", "short_examinations")
 
 
 @pytest.fixture(scope="session", params=["llama", "qwen3"])
@@ -50,12 +45,7 @@ def test_weights_of_all_sizes_are_what_they_were_made_from(bits: tuple[int, ...]
 
 
 def test_logits_are_those_of_the_same_values_in_float16(exl2: Path) -> None:
-    prompts, new = ids("The quick brown fox jumps over", "one"), ids("the lazy", "and five")
-    found, plain = logits_of(gen.from_exllamav2(exl2 / "exl2", device=1), prompts, new), plain_of(exl2 / "plain")
-    for row, (prompt, tokens) in enumerate(zip(prompts, new, strict=True)):
-        expected = plain.logits(prompt, tokens)
-        assert (found[row] - expected).abs().max() < 2 * NEAR
-        assert expected.std() > 10 * NEAR, "the logits hardly vary"
+    checks.logits_are_those_of(plain_of(exl2 / "plain"), gen.from_exllamav2(exl2 / "exl2", device=1), 2 * NEAR)
 
 
 @pytest.mark.parametrize(
@@ -74,12 +64,8 @@ def test_texts_are_the_same_alone_and_in_a_batch_and_no_token_is_waited_for(
     together = tokens_of(generated(model, PROMPTS, sampler))
     if options.get("cache") is None:
         assert [tokens_of(generated(model, prompt, sampler)) for prompt in PROMPTS] == together
-    counts = []
-    for new_tokens in (2, 4):
-        with no_host_sync(count=True) as report:
-            generated(model, PROMPTS, sampler, new_tokens)
-        counts.append(report.count)
-    assert counts[0] == counts[1]
+    (short, long), _ = waits(partial(generated, model, PROMPTS, sampler), 2, 4)
+    assert short == long
 
 
 @pytest.mark.parametrize("part", ["self_attn.q_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"])

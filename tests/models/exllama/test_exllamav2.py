@@ -1,8 +1,7 @@
 """exllamav2 on virtual GPUs: its own Python code with a stub of its kernels, compared with transformers in float16."""
 
 import json
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,70 +14,31 @@ from gen import cli
 from gen.doctor import diagnose, examine
 from gen.models.exllama.exllamav2_model import CACHES, Exllamav2Model
 from tests.helpers import needs_float16_products_that_agree
+from tests.models.exllama import checks
 from tests.models.exllama.checkpoints import LONGROPE, change, save
-from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, plain_of, tokens_of
-from tests.models.exllama.packages import two_gpus
-from virtual_gpus import no_host_sync
+from tests.models.exllama.checks import GPU0, GPU1, PROMPTS, SAMPLERS
+from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, plain_of
 
-GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
-PROMPTS = ["Ada", "hello there, world", "x", "The quick brown fox jumps over the lazy dog"]
 SPLIT = [0.0118, 80]  # gigabytes: the embedding and the first layer's attention go onto the first GPU
-SAMPLERS: dict[str, Any] = {
-    "greedy": gen.samplers.greedy(),
-    "multinomial": gen.samplers.multinomial(temperature=0.9, top_k=40),
-    "several": gen.samplers.multinomial(samples=2),
-    "beams": gen.samplers.beam_search(3),
-}
-pytestmark = pytest.mark.usefixtures("short_examinations")
-
-
-@pytest.fixture(autouse=True)
-def gpus() -> Iterator[None]:
-    with two_gpus():
-        yield
-        assert torch.cuda.current_device() == 0
+pytestmark = pytest.mark.usefixtures("gpus", "short_examinations")
 
 
 def load(folder: Path, **options: Any) -> Exllamav2Model:
     return gen.from_exllamav2(folder, **({} if "gpu_split" in options else {"device": "cuda:1"}) | options)
 
 
-def syncs(model: Any, sampler: Any, new_tokens: int, prompts: list[str] = PROMPTS) -> int:
-    with no_host_sync(count=True) as report:
-        generated(model, prompts, sampler, new_tokens)
-    return report.count
-
-
 @pytest.mark.parametrize(
     "shape", ["llama", "tied llama", "qwen2", "qwen3", "gemma2", "mistral", "theta", "linear", "llama3"]
 )
 def test_logits_are_those_of_transformers(shape: str, folders: Callable[[str], Path]) -> None:
-    prompts, new = ids("The quick brown fox jumps over", "one"), ids("the lazy", "and five")
-    found = logits_of(load(folders(shape)), prompts, new)
-    plain = plain_of(folders(shape))
-    for row, (prompt, tokens) in enumerate(zip(prompts, new, strict=True)):
-        expected = plain.logits(prompt, tokens)
-        assert (found[row] - expected).abs().max() < NEAR
-        assert expected.std() > 10 * NEAR, "the logits hardly vary"
+    checks.logits_are_those_of(plain_of(folders(shape)), load(folders(shape)))
 
 
 def test_short_factors_or_long_ones_are_chosen_once_by_the_context(tmp_path: Path) -> None:
     save(tmp_path, "longrope")
     oracle = Plain(tmp_path)
     change(tmp_path, rope_parameters=None, rope_theta=1e4, rope_scaling=LONGROPE)
-    prompts, new = ids("The quick brown fox", "one"), ids("the lazy", "and five")
-    whole = ids("The quick brown fox jumps over the lazy dog, one and five")[0]
-    short, long = load(tmp_path), load(tmp_path, max_seq_len=200)
-    assert (short.context_length, long.context_length) == (40, 200)
-    for row, found in enumerate(logits_of(short, prompts, new)):
-        assert (found - oracle.logits(prompts[row], new[row])).abs().max() < NEAR
-    expected = oracle.logits(whole[:1], whole[1:])  # one forward of more than 40 tokens, with long factors throughout
-    for start in (2, 20, 50):
-        found = logits_of(long, [whole[:start], whole[:1]], [whole[start : start + 3], whole[1:4]])
-        assert (found[0] - expected[start - 1 : start + 3]).abs().max() < NEAR
-        assert (found[1] - expected[:4]).abs().max() < NEAR
-    with pytest.raises(gen.ArgumentError, match=r"max_seq_len must be .*at most 256"):
-        load(tmp_path, max_seq_len=257)
+    checks.factors_are_chosen_by_the_context(load, tmp_path, oracle, "max_seq_len")
 
 
 @pytest.mark.parametrize("options", [{}, {"gpu_split": SPLIT}, {"cpu_embedding": True}, {"max_batch_size": 4}])
@@ -90,12 +50,7 @@ def test_texts_are_those_of_transformers(options: dict[str, Any], llama: Path) -
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_text_is_the_same_alone_in_a_batch_and_streamed(sampler: str, llama: Path) -> None:
-    model = load(llama)
-    together = tokens_of(generated(model, PROMPTS, SAMPLERS[sampler]))
-    assert [tokens_of(generated(model, prompt, SAMPLERS[sampler])) for prompt in PROMPTS] == together
-    if sampler in ("greedy", "multinomial"):
-        options: dict[str, Any] = {"sampler": SAMPLERS[sampler], "seed": 3, "max_new_tokens": 6, "eos_token_id": []}
-        assert "".join(gen.stream(model, PROMPTS[1], **options)) == gen.generate(model, PROMPTS[1], **options)
+    checks.texts_are_the_same_alone_and_streamed(load(llama), sampler)
 
 
 @pytest.mark.parametrize("shape", ["llama", "gemma2"])
@@ -144,16 +99,7 @@ def test_a_padded_row_is_close_to_the_row_alone_where_blocks_have_several_tokens
 def test_reordered_rows_go_on_as_rows_that_read_the_reordered_prompts(
     options: dict[str, Any], ancestors: list[int], cache: str, llama: Path
 ) -> None:
-    model = load(llama, cache=cache, **options)
-    prompts = ids("The quick brown fox", "one", "hello")
-    rows, count = model.new_rows(5, 32), len(ancestors)
-    rows.prefill(slice(0, 3), prompts)
-    rows.reorder(torch.tensor(ancestors, device=GPU1), 32)
-    tokens = torch.arange(70, 70 + count, device=GPU1).unsqueeze(1)
-    fresh = model.new_rows(count, 32)
-    fresh.prefill(slice(0, count), [prompts[ancestor] for ancestor in ancestors])
-    for _ in range(2):
-        assert torch.equal(rows.step(tokens, 32), fresh.step(tokens, 32))
+    checks.reordered_rows_go_on(load(llama, cache=cache, **options), ancestors, 32)
 
 
 @pytest.mark.parametrize("cache", CACHES)
@@ -218,18 +164,14 @@ CASES: list[tuple[str, dict[str, Any], list[str]]] = [
 
 @pytest.mark.parametrize(("sampler", "options", "prompts"), CASES)
 def test_the_host_waits_for_no_token(sampler: str, options: dict[str, Any], prompts: list[str], llama: Path) -> None:
-    model = load(llama, **options)
-    generated(model, prompts, SAMPLERS[sampler], 1)  # copies between GPUs are tested once
-    short, long = (syncs(model, SAMPLERS[sampler], new_tokens, prompts) for new_tokens in (2, 4))
-    assert long == short
-    assert long <= (5 if "gpu_split" in options else 2)
+    checks.no_token_is_waited_for(load(llama, **options), sampler, prompts, 5 if "gpu_split" in options else 2)
 
 
 def test_with_the_embedding_on_the_cpu_it_waits_twice_a_token(llama: Path) -> None:
     model = load(llama, cpu_embedding=True)
     assert model.placement.input_device == torch.device("cpu")
-    syncs(model, SAMPLERS["greedy"], 1)  # the first call also waits for a row that shows how much memory a token takes
-    assert (syncs(model, SAMPLERS["greedy"], 5) - syncs(model, SAMPLERS["greedy"], 2)) / 3 == 2
+    _, short, long = checks.syncs(model, "greedy", PROMPTS, 1, 2, 5)  # a row shows how much memory a token takes
+    assert (long - short) / 3 == 2
 
 
 def test_everything_is_on_the_device_that_was_asked_for(llama: Path) -> None:
@@ -286,26 +228,11 @@ def test_the_callers_device_and_streams_stay_whatever_happens(llama: Path) -> No
 
 
 def test_threads_share_a_model(llama: Path) -> None:
-    model = load(llama)
-    expected = [tokens_of(generated(model, prompt, SAMPLERS["multinomial"])) for prompt in PROMPTS]
-
-    def work(number: int) -> list[int]:
-        torch.cuda.set_device(number % 2)
-        made = generated(model, PROMPTS[number], SAMPLERS["multinomial"])
-        assert torch.cuda.current_device() == number % 2
-        found: list[int] = tokens_of(made)
-        return found
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(work, range(4))) == expected
+    checks.threads_share(load(llama))
 
 
 def test_an_engine_takes_requests_as_they_come(llama: Path) -> None:
-    model = load(llama)
-    expected = [gen.generate(model, prompt, seed=3, max_new_tokens=8) for prompt in PROMPTS]
-    with gen.Engine(model, rows=3) as engine:
-        streams = [engine.submit(prompt, seed=3, max_new_tokens=8) for prompt in PROMPTS]
-        assert ["".join(stream) for stream in streams] == expected
+    checks.an_engine_takes_requests_as_they_come(load(llama))
 
 
 def test_a_prompt_beyond_a_window_is_refused_and_the_others_go_on(folders: Callable[[str], Path]) -> None:

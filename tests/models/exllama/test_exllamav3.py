@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -15,29 +15,13 @@ import gen
 from gen.doctor import examine
 from gen.models.base import NoRoom
 from gen.models.exllama.exllamav3_model import Exllamav3Model
-from tests.models.exllama import exllamav3_ext
+from tests.models.exllama import checks, exllamav3_ext
 from tests.models.exllama.checkpoints import change, save, save_exl3
+from tests.models.exllama.checks import GPU0, GPU1, PROMPTS, SAMPLERS
 from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, plain_of, tokens_of
-from tests.models.exllama.packages import two_gpus
-from virtual_gpus import no_host_sync
 
-GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
-PROMPTS = ["Ada", "hello there, world", "x", "The quick brown fox jumps over the lazy dog"]
-SAMPLERS: dict[str, Any] = {
-    "greedy": gen.samplers.greedy(),
-    "multinomial": gen.samplers.multinomial(temperature=0.9, top_k=40),
-    "several": gen.samplers.multinomial(samples=2),
-    "beams": gen.samplers.beam_search(3),
-}
 Folders = Callable[[str], Path]
-pytestmark = pytest.mark.usefixtures("short_examinations")
-
-
-@pytest.fixture(autouse=True)
-def gpus() -> Iterator[None]:
-    with two_gpus():
-        yield
-        assert torch.cuda.current_device() == 0
+pytestmark = pytest.mark.usefixtures("gpus", "short_examinations")
 
 
 @pytest.fixture(scope="session")
@@ -80,41 +64,16 @@ def kinds(exl3: Path) -> dict[str, Callable[[], Any]]:
     }
 
 
-def syncs(model: Any, sampler: Any, new_tokens: int, prompts: list[str] = PROMPTS) -> int:
-    with no_host_sync(count=True) as report:
-        generated(model, prompts, sampler, new_tokens)
-    return report.count
-
-
 @pytest.mark.parametrize(
     "shape", ["llama", "tied llama", "qwen2", "qwen3", "gemma2", "mistral", "theta", "linear", "llama3", "yarn"]
 )
 def test_logits_are_those_of_transformers(shape: str, folders: Folders) -> None:
-    prompts, new = ids("The quick brown fox jumps over", "one"), ids("the lazy", "and five")
-    found = logits_of(load(folders(shape)), prompts, new)
-    plain = plain_of(folders(shape))
-    for row, (prompt, tokens) in enumerate(zip(prompts, new, strict=True)):
-        expected = plain.logits(prompt, tokens)
-        assert (found[row] - expected).abs().max() < NEAR
-        assert expected.std() > 10 * NEAR, "the logits hardly vary"
+    checks.logits_are_those_of(plain_of(folders(shape)), load(folders(shape)))
 
 
 def test_short_factors_or_long_ones_are_chosen_once_by_the_context(tmp_path: Path) -> None:
     save(tmp_path, "longrope")
-    oracle = Plain(tmp_path)
-    prompts, new = ids("The quick brown fox", "one"), ids("the lazy", "and five")
-    whole = ids("The quick brown fox jumps over the lazy dog, one and five")[0]
-    short, long = load(tmp_path), load(tmp_path, context_length=200)
-    assert (short.context_length, long.context_length) == (40, 200)
-    for row, found in enumerate(logits_of(short, prompts, new)):
-        assert (found - oracle.logits(prompts[row], new[row])).abs().max() < NEAR
-    expected = oracle.logits(whole[:1], whole[1:])  # one forward of more than 40 tokens, with long factors throughout
-    for start in (2, 20, 50):
-        found = logits_of(long, [whole[:start], whole[:1]], [whole[start : start + 3], whole[1:4]])
-        assert (found[0] - expected[start - 1 : start + 3]).abs().max() < NEAR
-        assert (found[1] - expected[:4]).abs().max() < NEAR
-    with pytest.raises(gen.ArgumentError, match=r"context_length must be .*at most 256"):
-        load(tmp_path, context_length=257)
+    checks.factors_are_chosen_by_the_context(load, tmp_path, Plain(tmp_path), "context_length")
 
 
 @pytest.mark.parametrize("kind", ["float16", "exl3", "by gen.load"])
@@ -145,27 +104,18 @@ def test_texts_are_those_of_transformers_and_the_same_alone_and_streamed(kind: s
     if kind != "by gen.load":  # there batches are padded, in float16 too
         assert [tokens_of(generated(model, prompt, SAMPLERS[sampler])) for prompt in PROMPTS] == tokens_of(made)
     if sampler == "multinomial":
-        options: dict[str, Any] = {"sampler": SAMPLERS[sampler], "seed": 3, "max_new_tokens": 6, "eos_token_id": []}
-        assert "".join(gen.stream(model, PROMPTS[1], **options)) == gen.generate(model, PROMPTS[1], **options)
+        checks.is_streamed(model, sampler)
 
 
 @pytest.mark.parametrize(
     ("ancestors", "spread"),
     [([2, 2, 0], False), ([1, 0], False), ([2, 0, 1, 1, 2], False), ([2, 0, 1, 1, 2], True)],
 )
-@torch.inference_mode()
 def test_reordered_rows_go_on_as_rows_that_read_the_reordered_prompts(
     ancestors: list[int], spread: bool, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = split(folders("llama"), monkeypatch) if spread else load(folders("llama"))
-    prompts, size = ids("The quick brown fox", "one", "hello"), len(ancestors)
-    rows, fresh = model.new_rows(5, 300), model.new_rows(size, 300)
-    rows.prefill(slice(0, 3), prompts)
-    rows.reorder(torch.tensor(ancestors, device=GPU1), 32)
-    fresh.prefill(slice(0, size), [prompts[ancestor] for ancestor in ancestors])
-    tokens = torch.arange(70, 70 + size, device=GPU1).unsqueeze(1)
-    for _ in range(2):
-        assert torch.equal(rows.step(tokens, 32), fresh.step(tokens, 32))
+    checks.reordered_rows_go_on(model, ancestors, 300)
 
 
 @torch.inference_mode()
@@ -246,10 +196,7 @@ def test_pages_come_back_when_a_call_ends_is_given_up_or_fails(folders: Folders)
 
 def test_an_engine_gives_its_pages_back_when_nothing_runs(folders: Folders) -> None:
     model = load(folders("llama"))
-    expected = [gen.generate(model, prompt, seed=3, max_new_tokens=8) for prompt in PROMPTS]
-    with gen.Engine(model, rows=3) as engine:
-        streams = [engine.submit(prompt, seed=3, max_new_tokens=8) for prompt in PROMPTS]
-        assert ["".join(stream) for stream in streams] == expected
+    checks.an_engine_takes_requests_as_they_come(model)
     assert model.free_pages == 32
 
 
@@ -265,10 +212,7 @@ def test_the_host_waits_for_no_token(
     sampler: str, kind: str, prompts: list[str], exl3: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = split(exl3 / "plain", monkeypatch) if kind == "split" else kinds(exl3)[kind]()
-    generated(model, prompts, SAMPLERS[sampler], 1)  # copies between GPUs are tested once
-    short, long = (syncs(model, SAMPLERS[sampler], new_tokens, prompts) for new_tokens in (2, 4))
-    assert long == short
-    assert long <= 2
+    checks.no_token_is_waited_for(model, sampler, prompts, 2)
 
 
 def test_everything_is_on_the_device_that_was_asked_for(exl3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,15 +232,7 @@ def test_everything_is_on_the_device_that_was_asked_for(exl3: Path, monkeypatch:
 def test_reordered_rows_of_a_quantised_cache_go_on_as_rows_that_read_the_reordered_prompts(
     ancestors: list[int], folders: Folders
 ) -> None:
-    model = load(folders("llama"), cache_bits=5)
-    prompts, size = ids("The quick brown fox", "one", "hello"), len(ancestors)
-    rows, fresh = model.new_rows(5, 300), model.new_rows(size, 300)
-    rows.prefill(slice(0, 3), prompts)
-    rows.reorder(torch.tensor(ancestors, device=GPU1), 32)
-    fresh.prefill(slice(0, size), [prompts[ancestor] for ancestor in ancestors])
-    tokens = torch.arange(70, 70 + size, device=GPU1).unsqueeze(1)
-    for _ in range(2):
-        assert torch.equal(rows.step(tokens, 32), fresh.step(tokens, 32))
+    rows = checks.reordered_rows_go_on(load(folders("llama"), cache_bits=5), ancestors, 300)
     rows.copy(0, slice(1, 5), 32)
     same = rows.step(torch.full((5, 1), 70, device=GPU1), 32)
     assert torch.equal(same, same[:1].expand_as(same))
@@ -309,7 +245,7 @@ def test_texts_over_a_quantised_cache_are_the_same_alone_and_no_token_is_waited_
     model = load(folders("llama"), cache_bits=4)
     made = tokens_of(generated(model, PROMPTS, SAMPLERS[sampler]))
     assert [tokens_of(generated(model, prompt, SAMPLERS[sampler])) for prompt in PROMPTS] == made
-    short, long = (syncs(model, SAMPLERS[sampler], new_tokens) for new_tokens in (2, 4))
+    short, long = checks.syncs(model, sampler, PROMPTS, 2, 4)
     assert short == long
     assert model.free_pages == 32
 
@@ -328,17 +264,7 @@ def test_gemma_2_reads_beyond_its_window_where_exllamav3_knows_it(folders: Folde
 
 @pytest.mark.parametrize("kind", ["exl3", "by gen.load"])
 def test_threads_share_a_model(kind: str, exl3: Path) -> None:
-    model = kinds(exl3)[kind]()
-    expected = [tokens_of(generated(model, prompt, SAMPLERS["multinomial"])) for prompt in PROMPTS]
-
-    def work(number: int) -> Any:
-        torch.cuda.set_device(number % 2)
-        made = generated(model, PROMPTS[number], SAMPLERS["multinomial"])
-        assert torch.cuda.current_device() == number % 2
-        return tokens_of(made)
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(work, range(4))) == expected
+    checks.threads_share(kinds(exl3)[kind]())
 
 
 @pytest.mark.parametrize("kind", ["exl3", "by gen.load"])

@@ -1,6 +1,6 @@
 """exllamav3's pages that rows share, and copies that are kept: its Python code with a stub of its kernels."""
 
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +9,13 @@ import torch
 
 import gen
 from gen.models.exllama.exllamav3_model import PAGE, Exllamav3Model, Exllamav3Rows
+from tests.helpers.waits import waits
 from tests.models.exllama.checkpoints import save
 from tests.models.exllama.oracle import NEAR, Plain, generated, tokens_of
-from tests.models.exllama.packages import two_gpus
-from virtual_gpus import no_host_sync
 
 GREEDY, BEAMS = gen.samplers.greedy(), gen.samplers.beam_search(3)
+pytestmark = pytest.mark.usefixtures("gpus")
 LONG = [(number * 37) % 250 for number in range(700)]
-
-
-@pytest.fixture(autouse=True)
-def gpus() -> Iterator[None]:
-    with two_gpus():
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +96,8 @@ def test_calls_engines_and_prefixes_read_once_what_is_alike(folder: Path) -> Non
     with gen.prefix(model, LONG[:500]) as kept:
         assert kept.bytes > 0 and model.free_pages == pages  # a prefix has memory of its own
         check(generated(model, prompts, GREEDY), [500] * 3)
-        with no_host_sync(count=True) as few:
-            generated(model, prompts, GREEDY, 4)
-        with no_host_sync(count=True) as many:
-            generated(model, prompts, GREEDY, 8)
-        assert few.count == many.count <= 2
+        (few, many), _ = waits(partial(generated, model, prompts, GREEDY), 4, 8)
+        assert few == many <= 2
     with gen.Engine(model, rows=2) as engine:
         streams = [engine.submit(prompts[0], sampler=GREEDY, max_new_tokens=12, eos_token_id=[]) for _ in range(3)]
         first, second, third = (stream.completion() for stream in streams)
