@@ -11,82 +11,19 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 import gen
+from benchmarks.architectures.tiny_models import tiny_model as listed_model
 from gen.models.transformers.probing import TOLERANCE, distance, tolerance_of
 from gen.models.transformers.rows import TransformersRows
 from tests.helpers import HYBRIDS, SHAPES, byte_tokenizer, tiny_model
 from tests.models.transformers.vision_helpers import FAMILIES, tiny_processor, tiny_vision_model
 
-_HALF: dict[str, Any] = {  # the decoder of a model with an encoder and a decoder
-    "d_model": 32,
-    "decoder_layers": 2,
-    "decoder_attention_heads": 4,
-    "decoder_ffn_dim": 64,
-    "max_position_embeddings": 128,
-    "is_decoder": True,
-    "pad_token_id": 0,
-}
-_BERT: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 128,
-    "is_decoder": True,
-}
-WRONG: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("Bart", "Blenderbot", "Marian", "MBart", "Mvp", "Pegasus", "BigBirdPegasus", "PLBart"), _HALF),
-    "TrOCR": _HALF,
-    "RoFormer": _BERT | {"embedding_size": 32},
-    "Camembert": _BERT | {"pad_token_id": 1},
-    "Rwkv": {"hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32, "context_length": 128},
-    "RecurrentGemma": {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "lru_width": 32,
-        "block_types": ["recurrent", "attention"],
-    },
-}
-FAILING: dict[str, dict[str, Any]] = {
-    "MiniMax": {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 64,
-        "num_local_experts": 2,
-    },
-    "OpenAIGPT": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
-    "CpmAnt": {
-        "hidden_size": 32,
-        "num_attention_heads": 4,
-        "dim_head": 8,
-        "dim_ff": 64,
-        "num_hidden_layers": 2,
-        "prompt_length": 2,
-    },
-    "XLNet": {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64},
-}
-
-
+WRONG = ["bart", "blenderbot", "marian", "mbart", "mvp", "pegasus", "bigbird_pegasus", "plbart", "trocr", "roformer"]
+WRONG += ["camembert", "rwkv", "recurrent_gemma"]
+FAILING = ["minimax", "openai-gpt", "cpmant", "xlnet"]
 CPU = torch.device("cpu")
 NOT_IN_FLOAT64 = {  # in transformers itself
     **dict.fromkeys(("mixtral", "qwen3_next", "jamba"), "gen cannot run .*Double"),
 }
-
-
-def random_model(name: str, settings: dict[str, Any], **changes: Any) -> Any:
-    """A small model whose weights are large enough for mistakes to show."""
-    config = getattr(transformers, f"{name}Config")(vocab_size=300, eos_token_id=None, **(settings | changes))
-    heads = {"OpenAIGPT": "LMHeadModel", "XLNet": "LMHeadModel"}
-    torch.manual_seed(0)
-    model = getattr(transformers, f"{name}{heads.get(name, 'ForCausalLM')}")(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0, 0.3)
-    return model.eval()
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -95,14 +32,14 @@ def test_models_that_would_be_run_wrongly_are_refused_with_what_differs(name: st
     size = (
         r"differ from its own forward of that prompt alone by [\d.e-]+ of their spread, more than the 0.01 that float32"
     )
-    with pytest.raises(gen.ModelError, match=f"gen would run {name}ForCausalLM wrongly: {found}{size}"):
-        gen.from_transformers(random_model(name, WRONG[name]), byte_tokenizer())
+    with pytest.raises(gen.ModelError, match=rf"gen would run \w+ForCausalLM wrongly: {found}{size}"):
+        gen.from_transformers(listed_model(name), byte_tokenizer())
 
 
 @pytest.mark.parametrize("name", FAILING)
 def test_models_whose_forward_fails_are_refused_with_the_reason(name: str) -> None:
-    with pytest.raises(gen.ModelError, match=rf"gen cannot run {name}\w+: \w+Error: "):
-        gen.from_transformers(random_model(name, FAILING[name]), byte_tokenizer())
+    with pytest.raises(gen.ModelError, match=r"gen cannot run \w+: \w+Error: "):
+        gen.from_transformers(listed_model(name), byte_tokenizer())
 
 
 def test_a_model_without_a_static_cache_is_refused_with_or_without_the_probe() -> None:
@@ -115,7 +52,7 @@ def test_a_model_without_a_static_cache_is_refused_with_or_without_the_probe() -
 
 
 def test_probe_false_takes_the_model_all_the_same() -> None:
-    model = gen.from_transformers(random_model("Bart", WRONG["Bart"]), byte_tokenizer(), probe=False)
+    model = gen.from_transformers(listed_model("bart"), byte_tokenizer(), probe=False)
     assert len(gen.generate(model, "hello", max_new_tokens=4, seed=1, details=True).token_ids) == 4
 
 
@@ -287,7 +224,7 @@ def test_the_callers_autocast_and_default_device_do_not_matter() -> None:
 
 @pytest.mark.parametrize("shape", ["gpt2", "gpt_neo"])
 def test_quantised_weights_are_compared_with_the_models_own_batch_padded_as_gen_pads_it(shape: str) -> None:
-    right, wrong = tiny_model(shape), random_model("Bart", WRONG["Bart"])
+    right, wrong = tiny_model(shape), listed_model("bart")
     given: list[torch.Tensor] = []
     right.register_forward_pre_hook(lambda _, args, kwargs: given.append(kwargs["input_ids"]), with_kwargs=True)
     for model in (right, wrong):
@@ -304,7 +241,7 @@ def test_quantised_weights_are_compared_with_the_models_own_batch_padded_as_gen_
         assert whole[1, 4:7].tolist() == shorter[4:] and whole[1, :4].tolist() == shorter[:4]
     with pytest.raises(gen.ModelError, match="differ from its own forward of the same batch"):
         gen.from_transformers(wrong, byte_tokenizer())
-    lost = random_model("Rwkv", WRONG["Rwkv"])
+    lost = listed_model("rwkv")
     lost.is_quantized = True
     with pytest.raises(
         gen.ModelError, match=r"forward of the same batch by .*, more than the 0.2 that quantised weights"
@@ -326,7 +263,7 @@ def test_fast_float32_has_the_tolerance_of_its_digits() -> None:
 def test_offloaded_models_are_let_pass_with_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     from accelerate import cpu_offload  # type: ignore[import-untyped]
 
-    model = random_model("Bart", WRONG["Bart"])
+    model = listed_model("bart")
     with caplog.at_level(logging.WARNING, logger="gen"):
         taken = gen.from_transformers(cpu_offload(model, execution_device=torch.device("cpu")), byte_tokenizer())
     assert taken.placement.offloaded
