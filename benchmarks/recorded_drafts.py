@@ -37,6 +37,7 @@ PROMPTS = (
 )
 THINGS = ("rivers", "bridges", "clocks", "maps", "lamps", "trains", "stones", "birds", "ships", "gardens")
 PLACES = ("Norway", "Peru", "Japan", "Kenya", "Canada", "India", "Spain", "Egypt", "Chile", "Poland")
+SETTINGS: dict[str, Any] = {"chat": True, "max_new_tokens": NEW, "eos_token_id": [], "seed": 7}
 SAMPLERS = {"greedy": gen.samplers.greedy(), "temperature 0.8": gen.samplers.multinomial(temperature=0.8, top_p=0.95)}
 
 
@@ -44,8 +45,8 @@ def measure(model: Any, prompts: Sequence[str], rounds: int) -> list[dict[str, A
     """The time with each draft, over that without one, by sampler: medians over prompts and rounds."""
     found, random = [], Random(0)
     for name, sampler in SAMPLERS.items():
-        settings = {"chat": True, "sampler": sampler, "max_new_tokens": NEW, "eos_token_id": [], "seed": 7}
-        texts: Any = [gen.generate(model, prompt, details=True, **settings) for prompt in prompts]
+        settings: dict[str, Any] = {"sampler": sampler, **SETTINGS}
+        texts = [gen.generate(model, prompt, details=True, **settings) for prompt in prompts]
         ratios: dict[str, list[float]] = {}
         for number, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
             junk = random.choices(range(1000, model.tokenizer.vocab_size), k=NEW)
@@ -64,13 +65,12 @@ def measure(model: Any, prompts: Sequence[str], rounds: int) -> list[dict[str, A
 
             cases = {kind: partial(same, draft) for kind, draft in drafts.items()}
             seconds = interleave(cases, rounds, clock=thread_time, warm=0)
-            plain = seconds.pop("none")
             for kind, taken in seconds.items():
-                ratios.setdefault(kind, []).extend(map(truediv, taken, plain))
+                ratios.setdefault(kind, []).extend(map(truediv, taken, seconds["none"]))
+        del ratios["none"]
         for kind, each in ratios.items():
             shares = spread(each)
-            numbers = {"median": shares.median, "least": shares.fastest, "most": shares.slowest}
-            told = {what: round(number, 3) for what, number in numbers.items()}
+            told = {"median": round(shares.median, 3), "least": round(min(each), 3), "most": round(max(each), 3)}
             found.append({"sampler": name, "draft": kind, "of plain": told})
     return found
 

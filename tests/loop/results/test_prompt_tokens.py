@@ -64,7 +64,8 @@ def test_an_engine_tells_it_of_prompts_that_it_reads_in_parts(model: Any, monkey
 
 
 def test_on_a_gpu_nobody_waits_for_it() -> None:
-    prompt, given = some(5, 70), {"seed": 1, "max_new_tokens": 6, "details": True}
+    prompt = some(5, 70)
+    given: dict[str, Any] = {"seed": 1, "max_new_tokens": 6, "details": True}
     with virtual_gpus(1, check_streams=True):
         model: Any = gen.from_transformers(tiny_model().to("cuda"), byte_tokenizer())
         counts, made = waits(lambda top: gen.generate(model, prompt, prompt_logprobs=top, **given), None, 2)

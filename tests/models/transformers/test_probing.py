@@ -224,7 +224,8 @@ def test_the_callers_autocast_and_default_device_do_not_matter() -> None:
 
 @pytest.mark.parametrize("shape", ["gpt2", "gpt_neo"])
 def test_quantised_weights_are_compared_with_the_models_own_batch_padded_as_gen_pads_it(shape: str) -> None:
-    right, wrong = tiny_model(shape), listed_model("bart")
+    right: Any = tiny_model(shape)
+    wrong: Any = listed_model("bart")
     given: list[torch.Tensor] = []
     right.register_forward_pre_hook(lambda _, args, kwargs: given.append(kwargs["input_ids"]), with_kwargs=True)
     for model in (right, wrong):
@@ -241,7 +242,7 @@ def test_quantised_weights_are_compared_with_the_models_own_batch_padded_as_gen_
         assert whole[1, 4:7].tolist() == shorter[4:] and whole[1, :4].tolist() == shorter[:4]
     with pytest.raises(gen.ModelError, match="differ from its own forward of the same batch"):
         gen.from_transformers(wrong, byte_tokenizer())
-    lost = listed_model("rwkv")
+    lost: Any = listed_model("rwkv")
     lost.is_quantized = True
     with pytest.raises(
         gen.ModelError, match=r"forward of the same batch by .*, more than the 0.2 that quantised weights"
