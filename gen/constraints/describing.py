@@ -55,8 +55,12 @@ def describe(output_type: Any, form: Form = "schema") -> str:
         raise _undescribed(output_type)
     key: Any = plan.key  # those of plans are tuples
     kind, given = key[0], key[1:]
-    schema = {"choice": {"enum": given}, "any text": {"type": "string"}, "regex": {"pattern": given[0]}}.get(kind)
-    if kind in ("json", "text"):
+    schema: Any = {"choice": {"enum": given}, "regex": {"pattern": given[0]}}.get(kind)
+    if kind == "any text":
+        without, most = given
+        said = f"without {' and '.join(json.dumps(one, ensure_ascii=False) for one in without)}" if without else ""
+        schema = {"type": "string", "description": said} | ({} if most is None else {"maxLength": most})
+    elif kind in ("json", "text"):
         schema = json.loads(given[0])
     elif schema is None:
         raise _undescribed(output_type)
@@ -65,12 +69,14 @@ def describe(output_type: Any, form: Form = "schema") -> str:
     if form == "example":
         example = writer.example(schema, ())
         shown = example if plain and isinstance(example, str) else json.dumps(example, ensure_ascii=False)
-        return f"Answer as in this example:\n{shown}"
+        length = _length(schema) if plain else ""
+        return f"Answer {f'with a text{length}, ' if length else ''}as in this example:\n{shown}"
     shown = writer.said(schema, 0, ())
     if plain and (options := writer.options(schema)) is not None:
         return f"Answer with one of these: {', '.join(options)}"
     if plain:
-        return f"Answer with {shown}"
+        own = writer.description(schema)
+        return f"Answer with {shown}{f' ({own})' if own else ''}"
     return f"Answer with JSON of this form:\n{shown}"
 
 
@@ -121,7 +127,7 @@ class _Writer:
         properties, required = schema.get("properties", {}), schema.get("required", ())
         for name, part in properties.items():
             said = self.said(part, level + 1, open_)
-            notes = [self._description(part), "" if name in required else "may be left out"]
+            notes = [self.description(part), "" if name in required else "may be left out"]
             told = "; ".join(filter(None, notes))
             lines.append(f"{pad}{json.dumps(name, ensure_ascii=False)}: {said}{f' ({told})' if told else ''}")
         others = schema.get("additionalProperties", not properties)
@@ -164,17 +170,17 @@ class _Writer:
                 return True
             case "null":
                 return None
-        return _FORMATS.get(schema.get("format", ""), ("", self._description(schema) or "..."))[1]
+        return _FORMATS.get(schema.get("format", ""), ("", self.description(schema) or "..."))[1]
 
     def _resolved(self, schema: Any) -> Any:
         """What a reference of pydantic's stands for; any value where it is of another form."""
         return self._root.get("$defs", {}).get(schema["$ref"].removeprefix("#/$defs/"), True)
 
-    def _description(self, schema: Any) -> str:
+    def description(self, schema: Any) -> str:
         """What a field says of itself, or its class."""
         if not isinstance(schema, dict):
             return ""
-        own = schema.get("description") or (self._description(self._resolved(schema)) if "$ref" in schema else "")
+        own = schema.get("description") or (self.description(self._resolved(schema)) if "$ref" in schema else "")
         return " ".join(own.split())
 
 
@@ -185,8 +191,11 @@ def _options(schema: Any) -> list[Any] | None:
 def _string(schema: Any) -> str:
     known, _ = _FORMATS.get(schema.get("format", ""), ("", ""))
     said = f"{known}, as {json.dumps(_FORMATS[schema['format']][1])}" if known else "string"
-    said += _between(schema.get("minLength"), schema.get("maxLength"), "characters")
-    return said + (f" that matches {schema['pattern']}" if "pattern" in schema and not known else "")
+    return said + _length(schema) + (f" that matches {schema['pattern']}" if "pattern" in schema and not known else "")
+
+
+def _length(schema: Any) -> str:
+    return _between(schema.get("minLength"), schema.get("maxLength"), "characters")
 
 
 def _between(least: int | None, most: int | None, what: str) -> str:

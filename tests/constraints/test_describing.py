@@ -71,7 +71,10 @@ ORDER = """Answer with JSON of this form:
         (gen.choice(["yes", 1]), "Answer with one of these: yes, 1"),
         (bool, "Answer with JSON of this form:\ntrue or false"),
         (gen.regex("[a-c]+"), "Answer with string that matches [a-c]+"),
-        (gen.text(max_chars=3), "Answer with string"),
+        (gen.text(), "Answer with string"),
+        (gen.text(max_chars=3), "Answer with string of at most 3 characters"),
+        (gen.text(["\n", "ü"]), 'Answer with string (without "\\n" and "ü")'),
+        (Annotated[str, Field(description="a  city")], "Answer with string (a city)"),
         (date, 'Answer with date, as "2024-05-31"'),
         (list[int], "Answer with JSON of this form:\nlist of [whole number, ...]"),
         (gen.json_schema({"type": ["integer", "null"]}), "Answer with JSON of this form:\nwhole number or null"),
@@ -92,6 +95,22 @@ def test_an_example_is_a_value_of_the_type(output_type: Any) -> None:
     assert TypeAdapter(output_type).validate_json(text) is not None
     if output_type is Order:
         assert "who orders" in example and "Öl" in example
+
+
+@pytest.mark.parametrize(
+    ("output_type", "said"),
+    [
+        (gen.text(), "Answer as in this example:\n..."),
+        (gen.text("a"), 'Answer as in this example:\nwithout "a"'),
+        (gen.text(max_chars=3), "Answer with a text of at most 3 characters, as in this example:\n..."),
+        (
+            Annotated[str, Field(min_length=4, max_length=9, description="a city")],
+            "Answer with a text of 4 to 9 characters, as in this example:\na city",
+        ),
+    ],
+)
+def test_an_example_of_a_text_says_how_long_it_may_be(output_type: Any, said: str) -> None:
+    assert gen.describe(output_type, form="example") == said
 
 
 @pytest.mark.parametrize(
