@@ -52,7 +52,9 @@ class ModelError(GenError, RuntimeError):
 
 
 class SamplingError(GenError, RuntimeError):
-    """Every token of a row had probability zero, so none could be sampled; or a sampler chose an id of no token."""
+    """Every token of a row, or every option of `gen.classify`, had probability zero; or a sampler chose an id of no
+    token.
+    """
 
 
 class NoTokenError(SamplingError, ArgumentError):

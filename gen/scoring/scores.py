@@ -1,5 +1,6 @@
 """`score` and `classify`: how likely given texts are to a model."""
 
+import math
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from itertools import chain
@@ -10,7 +11,7 @@ import torch
 from gen.arguments import as_lists, check_flag, is_whole, read_whole
 from gen.constraints.compiling import compile
 from gen.constraints.output_types import choice, regex
-from gen.errors import ArgumentError, GenError, show
+from gen.errors import ArgumentError, GenError, SamplingError, show
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.runner import run_all
@@ -190,13 +191,14 @@ def classify(
         seed: as for `gen.generate`.
         normalise: "none" compares the options' probabilities; "tokens" compares the means of their tokens'
             log-probabilities, so that a long option is not unlikely because it is long.
-        errors: with "return", if a prompt of a list cannot be read, or its thought fails, its error takes the place of
-            its result.
+        errors: with "return", if a prompt of a list cannot be read, its thought fails, or the model rules out all of
+            its options, its error takes the place of its result.
         max_batch_tokens: as in `gen.score`.
     Returns:
         Each option and its probability, in the order of the options.
     Raises:
         ArgumentError, ModelError: as for `gen.score`; or two options are equal.
+        SamplingError: the model gives each option the probability 0.
     Host sync: one at the end.
     """
     if not isinstance(normalise, str) or normalise not in ("none", "tokens"):
@@ -242,6 +244,11 @@ def classify(
     for number in asked:
         each = [next(scores) for _ in values]
         logits = [score.sum / (len(score.token_ids) if normalise == "tokens" else 1) for score in each]
+        if max(logits) == -math.inf:
+            found[number] = SamplingError(f"prompt {number}: to the model, each of the options has probability 0.")
+            if errors == "raise":
+                raise found[number]
+            continue
         shares = torch.tensor(logits, dtype=torch.float64).softmax(0).tolist()
         found[number] = dict(zip(values, shares, strict=True))
     return [found[number] for number in sorted(found)] if batch else found[0]

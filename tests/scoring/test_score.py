@@ -302,6 +302,19 @@ def test_a_prompt_that_cannot_be_read_has_its_error_and_the_others_go_on() -> No
         gen.classify(model, "ab", ["d"], errors="return")
 
 
+@pytest.mark.parametrize("normalise", ["none", "tokens"])
+def test_options_that_the_model_rules_out_have_no_probability_and_where_all_are_there_is_an_error(
+    normalise: Literal["none", "tokens"],
+) -> None:
+    model = ScriptedModel(lambda prompt: b"yes" if prompt.endswith("?") else b"what")
+    assert gen.classify(model, "a?", ["no", "yes", "y"], normalise=normalise) == {"no": 0, "yes": 0.5, "y": 0.5}
+    with pytest.raises(gen.SamplingError, match="prompt 1: to the model, each of the options has probability 0"):
+        gen.classify(model, ["a?", "b"], ["no", "yes"], normalise=normalise)
+    found = gen.classify(model, ["b", "a?"], ["no", "yes"], normalise=normalise, errors="return")
+    assert isinstance(found[0], gen.SamplingError)
+    assert found[1] == {"no": 0, "yes": 1}
+
+
 def test_classify_and_the_other_arguments_are_checked() -> None:
     model: Any = new_model()
     for options in ([], "ab", ["a", ""], ["a", "a"], [b"a"]):
