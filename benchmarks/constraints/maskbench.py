@@ -4,9 +4,10 @@
 
 The folder is that of JSONSchemaBench (github.com/guidance-ai/jsonschemabench). Instances are compact texts with their
 keys in the schema's order. Times are the process's CPU times with the vocabulary prepared. A line of --work is written
-for each schema and reading; a run that is begun again goes on behind those that are there. A valid instance that is
-rejected has a cause: its depth if the host engine, whose values of any type nest as deep as they like, takes it; a
-keyword if it is taken where all of them are left out; undeclared properties in the closed reading; otherwise none.
+for each schema and reading, first in the open one; a run that is begun again goes on behind those that are there. A
+valid instance that is rejected has a cause: its depth if the host engine, whose values of any type nest as deep as they
+like, takes it; a keyword if it is taken where all of them are left out; undeclared properties in the closed reading;
+that the engine fails, or takes too long; otherwise none.
 """
 
 import argparse
@@ -53,14 +54,14 @@ def main() -> None:
     files = sorted(arguments.folder.glob("*.json"))
     random.Random(0).shuffle(files)  # so that a part of a run is a sample
     with arguments.work.open("a", encoding="utf-8") as work:
-        for number, file in enumerate(files):
-            for closed in (False, True):
+        for closed in (False, True):
+            for number, file in enumerate(files):
                 if (file.stem, closed) not in done:
                     line = {"name": file.stem, "closed": closed, **measured(model, file, closed)}
                     work.write(json.dumps(line) + "\n")
                     work.flush()
-            if number % 500 == 0:
-                print(number, file=sys.stderr)
+                if number % 500 == 0:
+                    print(closed, number, file=sys.stderr)
     report = {reading: summed(arguments.work, reading == "closed") for reading in ("open", "closed")}
     print(json.dumps(report, indent=1))
     if arguments.json:
@@ -88,15 +89,18 @@ def measured(model: Model, file: Path, closed: bool) -> Line:
     kinds: Counter[str] = Counter()
     for test in given.get("tests", []):
         text = order.text(test["data"])
+        failed = None
         try:
             accepted = within(SECONDS, constraint.accepts, text)
-        except TooSlow:
-            accepted = not test["valid"]
+        except (gen.ConstraintError, TooSlow) as error:
+            failed = "too slow" if isinstance(error, TooSlow) else "the engine fails"
+            accepted = isinstance(error, TooSlow) and not test["valid"]  # nothing is known: it counts as wrong
         kinds["valid" if test["valid"] else "invalid"] += 1
         if accepted and not test["valid"]:
             kinds["accepted"] += 1
         if test["valid"] and not accepted:
-            kinds[f"rejected: {cause(model, given['schema'], asked, text, undeclared=order.undeclared)}"] += 1
+            why = failed or cause(model, given["schema"], asked, text, undeclared=order.undeclared)
+            kinds[f"rejected: {why}"] += 1
     return line | {"instances": kinds}
 
 
