@@ -36,18 +36,18 @@ def engines(model: Model) -> dict[str, Engine]:
 
 
 def within(seconds: int, call: Callable[[Any], Any], argument: Any) -> Any:
-    """The result of a call. Raises TooSlow if it takes longer; on Unix, in the main thread."""
+    """The result of a call. Raises TooSlow if it takes more of the CPU's time; on Unix, in the main thread."""
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
-        raise TooSlow(f"more than {seconds} seconds")
+        raise TooSlow(f"more than {seconds} seconds of CPU time")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         return call(argument)
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def _ours(model: Model, closed: bool, *, device: bool) -> Engine:

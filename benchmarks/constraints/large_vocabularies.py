@@ -60,6 +60,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=Path, required=True, help="the folder with the packages' files")
     parser.add_argument("--model", type=Path, default=Path("models/SmolLM2-135M-Instruct"))
     parser.add_argument("--sizes", type=int, nargs="*", help="only vocabularies of these sizes")
+    parser.add_argument("--types", nargs="+", choices=[*LARGE], default=[*LARGE], help="only steps with these types")
+    parser.add_argument("--rounds", type=int, default=3, help="of steps")
     parser.add_argument("--maskbench", type=Path, help="MaskBench's folder")
     parser.add_argument(
         "--work", type=Path, default=Path("schemas.jsonl"), help="a line of JSON for each of its schemas"
@@ -73,7 +75,7 @@ def main() -> None:
     if "large" in arguments.parts:
         report["large"] = [row for size, one in known.items() for row in large(size, one)]
     if "steps" in arguments.parts:
-        report["steps"] = [row for size in known for row in steps(size)]
+        report["steps"] = [row for size in known for row in steps(size, arguments.types, arguments.rounds)]
     if "masks" in arguments.parts:
         report["masks"] = [masks(size, one) for size, one in known.items()]
     if "schemas" in arguments.parts:
@@ -149,26 +151,27 @@ def large(size: int, vocabulary: Vocabulary) -> list[dict[str, Any]]:
     return rows
 
 
-def steps(size: int, rounds: int = 3) -> list[dict[str, Any]]:
+def steps(size: int, types: list[str], rounds: int) -> list[dict[str, Any]]:
     """A row for each large type: a step with it, by one without."""
     with tempfile.TemporaryDirectory() as folder:
         save_random_model(Path(folder), size)
         model = gen.load(folder, device="cpu")
     rows = []
-    for name, schema in LARGE.items():
-        kind = gen.compile(model, gen.json_schema(schema))
+    for name in types:
+        kind = gen.compile(model, gen.json_schema(LARGE[name]))
         prompts, most = ["Write:\n"] * 8, (kind.least_tokens or 0) + 60
         settings: Any = {"sampler": gen.samplers.multinomial(top_k=50, top_p=0.95), "speculate": False, "details": True}
+        typed = partial(timed, gen.generate, model, prompts, kind, max_new_tokens=most, shorten=True, **settings)
+        plain = partial(timed, gen.generate, model, prompts, **settings)
         ratios = []
-        for seed in range(rounds + 2):
-            typed = partial(timed, gen.generate, model, prompts, kind, max_new_tokens=most, seed=seed, shorten=True)
-            made, before = typed(**settings)
+        for seed in range(rounds + 1):
+            made, before = typed(seed=seed)
             longest = max(len(one.token_ids) for one in made)
-            _, without = timed(gen.generate, model, prompts, max_new_tokens=longest, seed=seed, **settings)
-            _, after = typed(**settings)
-            if seed > 1:  # the first rounds record steps
+            _, without = plain(max_new_tokens=longest, seed=seed)
+            if seed:  # the first calls record steps
+                _, after = typed(seed=seed)
                 ratios.append((before + after) / 2 / without)
-        row = {"vocabulary": size, "type": name, "engine": kind.engine, "tokens": longest}
+        row = {"vocabulary": size, "type": name, "engine": kind.engine, "tokens": longest, "rounds": rounds}
         rows.append(row | {"step with / without": round(statistics.median(ratios), 3)})
         print(rows[-1], flush=True)
     return rows
