@@ -6,7 +6,7 @@ Example: the JSON of "<parameter=city>\\nOs" is '{"city": "Os', that of "lo\\n</
 import json
 import re
 from collections.abc import Callable
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from gen.constraints.schema.writing.writer import Fields, looks_like
 
@@ -31,18 +31,48 @@ class JsonReader:
 
     def take(self, held: str) -> tuple[str, int, bool]:
         for place, character in enumerate(held):
-            if self._quoted:
-                self._quoted = self._escaped or character != '"'
-                self._escaped = character == "\\" and not self._escaped
-            elif character == '"':
-                self._quoted = True
-            elif character in "{[":
-                self._depth += 1
-            elif character in "}]":
-                self._depth -= 1
-                if not self._depth:
+            if self._is_plain(character):
+                self._depth += (character in "{[") - (character in "}]")
+                if not self._depth and character in "}]":
                     return held[: place + 1], place + 1, True
         return held, len(held), False
+
+    def _is_plain(self, character: str) -> bool:
+        """Whether the next character is in no string, or begins one."""
+        if not self._quoted:
+            self._quoted = character == '"'
+            return True
+        self._quoted = self._escaped or character != '"'
+        self._escaped = character == "\\" and not self._escaped
+        return False
+
+
+class PythonReader(JsonReader):
+    """Reads keyword arguments of Python up to the bracket that closes them."""
+
+    _constants: ClassVar = {"True": "true", "False": "false", "None": "null"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began, self._word = False, ""
+
+    def take(self, held: str) -> tuple[str, int, bool]:
+        written = "" if self._began or not held else "{"
+        self._began = self._began or bool(held)
+        for place, character in enumerate(held):
+            if not self._is_plain(character):
+                written += character
+            elif character == "_" or character.isalnum():
+                self._word += character
+            else:
+                named = character == "=" and not self._depth
+                written += f"{json.dumps(self._word)}: " if named else self._constants.get(self._word, self._word)
+                self._word = ""
+                if character == ")":
+                    return written + "}", place, True
+                self._depth += (character in "[{") - (character in "]}")
+                written += "" if named else character
+        return written, len(held), False
 
 
 class FieldsReader:
@@ -57,10 +87,8 @@ class FieldsReader:
     def __init__(self, fields: Fields, behind: str, types: Callable[[str], frozenset[str]], begun: str = "") -> None:
         self._fields, self._behind, self._types, self._begun = fields, behind, types, begun
         self._name = re.compile(f"{re.escape(fields.before)}(.*?){re.escape(fields.after)}", re.DOTALL)
-        self._count, self._open = (
-            0,
-            "",
-        )  # how many properties have begun, and what is open: "", a string, JSON or either
+        self._count = 0  # how many properties have begun
+        self._open = ""  # what is open: "", a string, JSON or either
         self._others = ""  # the pattern of what is no string
 
     def take(self, held: str) -> tuple[str, int, bool]:

@@ -1,7 +1,7 @@
-"""The base of all forms of calls: marks around calls, and perhaps a text before them.
+"""The base of all forms of calls: what stands around calls, and around a tool's name and its arguments.
 
-Example: with the mark and the beginning <calls>, the separator "\\n" and the end </calls>, two calls after a text are
-written as "Hi <calls>f(1)\\ng(2)</calls>".
+Example: with the mark and the beginning <calls>, the head "{name}(", ")" behind the arguments, the separator "\\n" and
+the end </calls>, two calls after a text are written as "Hi <calls>f(1)\\ng(2)</calls>".
 """
 
 import json
@@ -20,12 +20,11 @@ from gen.tools.argument_readers import ArgumentsReader, FieldsReader, JsonReader
 from gen.tools.call_pieces import Heads
 from gen.tools.calls import Tool, ToolCall, ToolCalls, ToolCallsType
 
-NAMES = r'[^<>"\n]+'
-"""A pattern of the names that can stand between marks."""
+_STRING = r'"(?:[^"\\]|\\.)*"'
 
 
 class Form:
-    """How a family writes calls. Each form overrides `call` and `heads`, and what else is its own.
+    """How a family writes calls. Each form sets `head`, and what else is its own.
 
     Args:
         name: the form's.
@@ -38,14 +37,17 @@ class Form:
         mark: what no text before a call has.
         begin, separator, end: what stands before the first call, between two of them, and behind the last one.
         first: the pattern of the characters with which a text may begin, where calls begin with others and no mark.
-        without: what no string of the arguments has.
+        head, behind: what stands before and behind a call's arguments; {name} is the tool's name, {json} the name as a
+            JSON string, {id} the call's id.
+        names, id: the patterns of {name}, where calls are read, and of {id}, in which {name} is the tool's name.
+        without: what no string of the arguments has, if there is such a thing; then a tool's name is a plain word.
         fields: how the arguments are written, if not as JSON.
-        behind: what stands behind the arguments.
         begun: what the head of a call has of the first mark of its arguments.
     """
 
     specials: tuple[str, ...] = ()
-    begin = separator = end = mark = first = behind = begun = ""
+    begin = separator = end = mark = first = head = behind = begun = id = ""
+    names = ".+?"
     without: tuple[str, ...] = ()
     fields: Fields | None = None
 
@@ -59,12 +61,28 @@ class Form:
         self.left_out = left_out
 
     def call(self, tool: Tool) -> Any:
-        """The output type of a call of a tool; its value is a `ToolCall`."""
-        raise NotImplementedError
+        """The output type of a call of a tool; its value is a `ToolCall`.
+
+        Raises:
+            ConstraintError: the form cannot write the tool's name.
+        """
+        before, behind = self._written(self.head, tool), self._written(self.behind, tool)
+        place = 1 if len(before) > 1 else len(before) + 2  # of the id, if there is one
+
+        def make(parts: tuple[Any, ...]) -> ToolCall:
+            found = parts[place] if len(before) + len(behind) > 2 else None
+            return ToolCall(name=tool.name, arguments=parts[len(before)], id=found)
+
+        return Made(sequence(*before, self._arguments(tool), *behind), make)
 
     def heads(self) -> Heads:
         """What calls begin with."""
-        raise NotImplementedError
+        head = re.escape(self.head + self.begun).replace(r"\{id\}", f"(?P<id>{self.id})")
+        head = re.sub(r"\\?\{name\\?\}", lambda _: f"(?P<name>{self.names})", head)
+        head = head.replace(r"\{json\}", f"(?P<json>{_STRING})")
+        return Heads(
+            first=re.escape(self.begin) + head, next=head, after_text=not self.first, arguments=self._readers()
+        )
 
     def write(self) -> Any:
         """The output type of the calls that are asked for, perhaps after a text; its value is a `ToolCalls`."""
@@ -94,35 +112,6 @@ class Form:
         """One call of any tool."""
         return either(*(self.call(tool) for tool in self.asked.tools))
 
-    def json_call(self, arguments: str, tool: Tool, after: Any = "}") -> Any:
-        """A call as a JSON object with a name and arguments; `after` is the rest of the object, which may have the
-        id."""
-        begin = f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "{arguments}": '
-
-        def make(parts: tuple[Any, ...]) -> ToolCall:
-            found = parts[2][1] if isinstance(parts[2], tuple) else None
-            return ToolCall(name=tool.name, arguments=parts[1], id=found)
-
-        return Made(sequence(begin, tool.arguments, after), make)
-
-    def plain_call(self, tool: Tool, before: str) -> Any:
-        """A call as arguments behind a string.
-
-        Raises:
-            ConstraintError: the form cannot write the tool's name.
-        """
-        if not re.fullmatch(r"[\w.-]+", tool.name):
-            raise ConstraintError(
-                f"the format {self.name!r} cannot write the name of the tool {show(tool.name)}, which needs letters, "
-                "digits, underscores, dots and dashes alone."
-            )
-        python = self.fields is not None and not self.fields.raw
-        layout = LAYOUTS["line"]._replace(without=self.without, fields=self.fields, python=python)
-        in_json = partial(_in_json, self.reader_of(tool), self.behind)
-        arguments = replace(tool.arguments, part=laid_out(tool.arguments.part, layout, in_json))
-        whole = sequence(before, arguments, self.behind)
-        return Made(whole, lambda parts: ToolCall(name=tool.name, arguments=parts[1]))
-
     def reader_of(self, tool: Tool, begun: str = "") -> Callable[[], ArgumentsReader]:
         """Makes what reads a tool's arguments as JSON."""
         if self.fields is None:
@@ -131,10 +120,31 @@ class Form:
         types = partial(property_types, read_plan(part).schema, True, isinstance(part, JsonSchema))
         return partial(FieldsReader, self.fields, self.behind, types, begun)
 
-    def readers(self) -> Callable[[str], ArgumentsReader]:
+    def _readers(self) -> Callable[[str], ArgumentsReader]:
         """Gives what reads the arguments of the tool of a name."""
         known = {tool.name: self.reader_of(tool, self.begun) for tool in self.asked.tools}
         return lambda name: known.get(name, JsonReader)()
+
+    def _written(self, template: str, tool: Tool) -> list[Any]:
+        """What stands before or behind a tool's arguments, with the id as a part of its own."""
+        said = {"{name}": tool.name, "{json}": json.dumps(tool.name, ensure_ascii=False)}
+        texts = [re.sub(r"\{(name|json)\}", lambda found: said[found[0]], one) for one in template.split("{id}")]
+        an_id = regex(self.id.replace("{name}", re.escape(tool.name)))
+        return [texts[0], *(part for one in texts[1:] for part in (an_id, one))]
+
+    def _arguments(self, tool: Tool) -> Any:
+        """The output type of a tool's arguments."""
+        if not self.without:
+            return tool.arguments
+        if not re.fullmatch(r"[\w.-]+", tool.name):
+            raise ConstraintError(
+                f"the format {self.name!r} cannot write the name of the tool {show(tool.name)}, which needs letters, "
+                "digits, underscores, dots and dashes alone."
+            )
+        python = self.fields is not None and not self.fields.raw
+        layout = LAYOUTS["line"]._replace(without=self.without, fields=self.fields, python=python)
+        in_json = partial(_in_json, self.reader_of(tool), self.behind)
+        return replace(tool.arguments, part=laid_out(tool.arguments.part, layout, in_json))
 
 
 def _in_json(reader: Callable[[], ArgumentsReader], behind: str, written: str) -> str:
