@@ -13,10 +13,12 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from gen.constraints.automata.limits import Unsupported
 from gen.constraints.composing.trees import Plan
 from gen.constraints.constraint import Constraint
 from gen.constraints.output_types import Composed
 from gen.constraints.plans import read_plan
+from gen.constraints.schema.references import References
 from gen.errors import ArgumentError, ConstraintError, show
 from gen.tools.calls import ToolCallsType
 
@@ -91,7 +93,7 @@ class _Writer:
     """Describes the parts of a schema; `open_` are the references that a part stands in."""
 
     def __init__(self, root: Any) -> None:
-        self._root = root
+        self._references = References(root)
 
     def options(self, schema: Any) -> list[Any] | None:
         """The values that a part is limited to; None if it is not."""
@@ -173,8 +175,11 @@ class _Writer:
         return _FORMATS.get(schema.get("format", ""), ("", self.description(schema) or "..."))[1]
 
     def _resolved(self, schema: Any) -> Any:
-        """What a reference of pydantic's stands for; any value where it is of another form."""
-        return self._root.get("$defs", {}).get(schema["$ref"].removeprefix("#/$defs/"), True)
+        """What a reference stands for; any value where it leads out of the schema."""
+        try:
+            return self._references.resolve(schema, "#")
+        except Unsupported:
+            return True
 
     def description(self, schema: Any) -> str:
         """What a field says of itself, or its class."""

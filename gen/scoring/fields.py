@@ -13,6 +13,7 @@ from weakref import ref
 
 from gen.completions import Completion, FieldScore
 from gen.constraints.composing.trees import Plan
+from gen.constraints.schema.references import References
 from gen.errors import ArgumentError
 from gen.models.base import Model
 from gen.requests.request import Request
@@ -138,12 +139,12 @@ def _leaves_of(plan: Plan, text: str) -> list[_Leaf] | None:
         return [_Leaf((), 0, len(text), given)]
     if kind == "text":
         schema = json.loads(given[0])
-        options = _options([schema], schema)
+        options = _options([schema], References(schema))
         return [_Leaf((), 0, len(text), [json.loads(one) for one in options])] if options else None
     if plan.schema is None:
         return None
     schema = json.loads(plan.schema)
-    return [leaf for leaf, _ in _walk(text, _skip(text, 0), (), [schema], schema) if leaf is not None]
+    return [leaf for leaf, _ in _walk(text, _skip(text, 0), (), [schema], References(schema)) if leaf is not None]
 
 
 def _skip(text: str, at: int) -> int:
@@ -154,7 +155,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _walk(
-    text: str, at: int, path: tuple[str | int, ...], schemas: Sequence[Any], root: Any
+    text: str, at: int, path: tuple[str | int, ...], schemas: Sequence[Any], root: References
 ) -> Iterator[tuple[_Leaf | None, int]]:
     """The leaves of the value at a place, in order; the last thing is None with the place after the value."""
     if text[at] not in "{[":
@@ -178,7 +179,7 @@ def _walk(
     yield None, place + 1
 
 
-def _branches(schemas: Sequence[Any], root: Any) -> Iterator[Any]:
+def _branches(schemas: Sequence[Any], root: References) -> Iterator[Any]:
     """Schemas without references and alternatives: what is below these."""
     seen: list[Any] = []
     todo = list(schemas)
@@ -188,15 +189,14 @@ def _branches(schemas: Sequence[Any], root: Any) -> Iterator[Any]:
             continue
         seen.append(schema)
         if "$ref" in schema:
-            name = str(schema["$ref"]).removeprefix("#/$defs/")
-            todo.append(root.get("$defs", {}).get(name, True))
+            todo.append(root.resolve(schema, "#"))
         elif branches := schema.get("anyOf") or schema.get("oneOf"):
             todo += branches
         else:
             yield schema
 
 
-def _below(schemas: Sequence[Any], step: str | int, root: Any) -> list[Any]:
+def _below(schemas: Sequence[Any], step: str | int, root: References) -> list[Any]:
     """The schemas of what is at a name or a place of values of some schemas."""
     found = []
     for schema in _branches(schemas, root):
@@ -208,7 +208,7 @@ def _below(schemas: Sequence[Any], step: str | int, root: Any) -> list[Any]:
     return found
 
 
-def _options(schemas: Sequence[Any], root: Any) -> list[str]:
+def _options(schemas: Sequence[Any], root: References) -> list[str]:
     """The texts of all values of some schemas, if these are few scalars; else none."""
     values: list[Any] = []
     for schema in _branches(schemas, root):

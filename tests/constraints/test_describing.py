@@ -39,6 +39,14 @@ class Node(BaseModel):
     next: "Node | None" = None
 
 
+OR_NULL = {"anyOf": [{"$ref": "#/definitions/node"}, {"type": "null"}]}
+TREE = {
+    "definitions": {
+        "node": {"type": "object", "properties": {"of": {"type": "array", "items": OR_NULL}}, "required": ["of"]}
+    },
+    "$ref": "#/definitions/node",
+}
+
 ORDER = """Answer with JSON of this form:
 {
   "full name": string (who orders),
@@ -77,6 +85,7 @@ ORDER = """Answer with JSON of this form:
         (Annotated[str, Field(description="a  city")], "Answer with string (a city)"),
         (date, 'Answer with date, as "2024-05-31"'),
         (list[int], "Answer with JSON of this form:\nlist of [whole number, ...]"),
+        (gen.json_schema(TREE), 'Answer with JSON of this form:\n{\n  "of": list of [node again or null, ...]\n}'),
         (gen.json_schema({"type": ["integer", "null"]}), "Answer with JSON of this form:\nwhole number or null"),
     ],
 )
