@@ -8,8 +8,7 @@ from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import Empty, TooLarge
 from gen.constraints.composing.host_grammars import host_grammar
 from gen.constraints.composing.joining import joined_table, word_pieces, word_table
-from gen.constraints.composing.recognisers import HostRecogniser, Recogniser, TableRecogniser, recogniser
-from gen.constraints.composing.splitting import Splitter
+from gen.constraints.composing.splitting import HostRecogniser, Recogniser, Splitter, TableRecogniser, recogniser
 from gen.constraints.composing.trees import Calls, Plan, Tree, Word, bare
 from gen.constraints.output_types import Either, Repeat, Sequence
 from gen.constraints.tables.vocabulary import Vocabulary
@@ -58,7 +57,6 @@ class Composition:
         for key, reader in self._readers.items():
             if isinstance(reader, HostRecogniser):
                 raise TooLarge(f"one of its parts: {reader.reason}")
-            assert isinstance(reader, TableRecogniser)  # there are two kinds
             leaves[key] = reader.table
         return joined_table(self._tree, leaves, self._vocabulary.specials)
 
@@ -76,7 +74,6 @@ class Composition:
         return {
             key: reader.reason if isinstance(reader, HostRecogniser) else reader.table
             for key, reader in self._readers.items()
-            if isinstance(reader, HostRecogniser | TableRecogniser)
         }
 
     def _reader(self, end: Plan | Word, known: Table | str | None) -> Recogniser:

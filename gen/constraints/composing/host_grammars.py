@@ -15,7 +15,7 @@ from gen.constraints.automata.arrays import Ints
 from gen.constraints.automata.limits import TooLarge
 from gen.constraints.automata.rust_syntax import ONE_TERMINAL
 from gen.constraints.composing.joining import joined_table, word_pieces
-from gen.constraints.composing.recognisers import HostRecogniser, Recogniser, TableRecogniser
+from gen.constraints.composing.splitting import HostRecogniser, Recogniser, TableRecogniser
 from gen.constraints.composing.trees import Plan, Tree, Word
 from gen.constraints.output_types import Either, Repeat, Sequence
 from gen.constraints.tables.vocabulary import Vocabulary
@@ -178,7 +178,6 @@ class _Writer:
         reader = self._readers[item.key]
         if isinstance(reader, HostRecogniser):
             return reader.first_bytes()
-        assert isinstance(reader, TableRecogniser)  # there are two kinds
         table = reader.table
         return _EVERY if table.final[1] else _bytes_of(table.edges[table.edges[:, 0] == 0])
 

@@ -9,11 +9,109 @@ the last comma follows it: the pieces are "a,b", "," and "c".
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gen.constraints.composing.recognisers import Recogniser
-from gen.constraints.composing.trees import Tree, Word
+import numpy as np
+
+from gen.constraints.automata.dfa import Table
+from gen.constraints.automata.limits import TooLarge, Unsupported
+from gen.constraints.composing.trees import Plan, Tree, Word
+from gen.constraints.host_engine import Grammar
 from gen.constraints.output_types import Either, Repeat, Sequence
+from gen.constraints.tables.vocabulary import Vocabulary
+from gen.errors import ConstraintError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+
+class TableRecogniser:
+    """Reads a text byte by byte, by a table. States are hashable; after equal states the same bytes may follow."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._next = np.ascontiguousarray(table.next).ravel().data
+        self._width = table.next.shape[1]
+        self._classes, self._final = table.classes.tolist(), table.final.data
+
+    def start(self, place: int) -> int:
+        """The state before the first byte; `place` is the place of this byte in a longer text."""
+        return 1
+
+    def after(self, state: Any, byte: int) -> int | None:
+        """The state after one more byte; None if the byte cannot follow. Do not use `state` again."""
+        return self._next[state * self._width + self._classes[byte]] or None
+
+    def whole(self, state: Any) -> bool:
+        """Whether a text may end there."""
+        return bool(self._final[state])
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A text that llguidance follows, identified by the place where it began."""
+
+    place: int
+    matcher: "LLMatcher" = field(compare=False)
+
+
+class HostRecogniser:
+    """Reads as `TableRecogniser` does, by a grammar of llguidance's over single bytes.
+
+    Attributes:
+        reason: why there is no table.
+    """
+
+    def __init__(self, grammar: Grammar, reason: str) -> None:
+        self._grammar, self.reason = grammar, reason
+
+    def start(self, place: int) -> _Begun:
+        return _Begun(place, self._grammar.matcher())
+
+    def after(self, state: Any, byte: int) -> _Begun | None:
+        return state if state.matcher.validate_tokens([byte]) and state.matcher.consume_token(byte) else None
+
+    def whole(self, state: Any) -> bool:
+        return bool(state.matcher.is_accepting())
+
+    def first_bytes(self) -> frozenset[int]:
+        """The bytes that a text may begin with; all bytes where it may be empty."""
+        matcher = self._grammar.matcher()
+        every = range(256)
+        return frozenset(every if matcher.is_accepting() else (one for one in every if matcher.validate_tokens([one])))
+
+
+Recogniser = TableRecogniser | HostRecogniser
+
+
+def recogniser(plan: Plan, known: Table | str | None = None) -> Recogniser:
+    """The recogniser of a plan's texts.
+
+    Args:
+        known: the plan's table, or why it has none, if that was found out before.
+    Raises:
+        Empty: the plan has no texts.
+        ConstraintError: neither engine can enforce it.
+    """
+    if isinstance(known, Table):
+        return TableRecogniser(known)
+    reason = known or "a grammar is not regular"
+    if plan.table is not None and known is None:
+        try:
+            return TableRecogniser(plan.table())
+        except Unsupported as error:
+            raise ConstraintError(str(error)) from error
+        except TooLarge as error:
+            reason = str(error)
+    return HostRecogniser(Grammar(plan.grammar(), _single_bytes()), reason)
+
+
+@cache
+def _single_bytes() -> Vocabulary:
+    return Vocabulary([*(bytes([byte]) for byte in range(256)), b""])
+
 
 _OPEN, _TUPLE, _LIST = -1, -2, -3  # notes of a way, beside pieces and the numbers of branches
 _Way = tuple[int, Any, Any]  # a place, what is to come there, and notes so far, both as linked pairs
@@ -85,7 +183,8 @@ class Splitter:
         skipped = isinstance(item, _Skipped)
         reader = self._readers[(item.word if skipped else item).key]
         ways: list[_Way] = []
-        state, end = reader.start(place), place
+        state: Any = reader.start(place)
+        end = place
         while state is not None and (item, state, end, then) not in seen:
             seen.add((item, state, end, then))
             if reader.whole(state):

@@ -1,6 +1,6 @@
 """Writes the values of a schema; the part that is the same for automata and for grammars.
 
-`objects`, `arrays` and `unique` write through a `Writer`. Its states belong to an automaton that reads bytes
+`objects` and `arrays` write through a `Writer`. Its states belong to an automaton that reads bytes
 (`automaton`), or to a network that reads terminals (`grammar`).
 """
 
@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, Protocol
 from gen.constraints.automata.dfa import Dfa
 from gen.constraints.automata.limits import Budget, Empty, Unsupported
 from gen.constraints.automata.texts import few
-from gen.constraints.schema.disjoint import Disjoint
 from gen.constraints.schema.merging import Merger
 from gen.constraints.schema.parts import ANYTHING, TYPES, Part, kind, merge
-from gen.constraints.schema.values import Checker
+from gen.constraints.schema.values import Checker, Disjoint
 from gen.constraints.schema.views import Patterns, string_texts
 from gen.constraints.schema.writing.arrays import write_array
 from gen.constraints.schema.writing.objects import write_object
