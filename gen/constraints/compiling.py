@@ -166,42 +166,34 @@ def _made(
 ) -> Constraint:
     """The constraint, with an automaton if there is one that the device has room for, otherwise with a grammar."""
     reason = "a grammar is not regular" if worked is None else worked.reason
-    if made.table is not None and (worked is None or worked.automaton is not None):
-        try:
-            automaton = TokenAutomaton((worked and worked.automaton) or made.table(), vocabulary)
-            automaton.place(device)
-        except Empty as error:
-            raise ConstraintError(f"no text meets the output type: {error}") from error
-        except Unsupported as error:
-            raise ConstraintError(str(error)) from error
-        except TooLarge as error:
-            reason = str(error)
-        else:
-            return Constraint(
-                engine="device",
-                states=automaton.states,
-                least_tokens=automaton.least_tokens,
-                vocabulary=vocabulary,
-                automaton=automaton,
-                splitter=made.splitter,
-                special_ids=made.special_ids,
-                tree=plan,
-            )
+    automaton = grammar = None
     try:
-        grammar = Grammar(made.grammar(), vocabulary)
-        if worked is None:
-            grammar.try_out()
+        if made.table is not None and (worked is None or worked.automaton is not None):
+            try:
+                found = TokenAutomaton((worked and worked.automaton) or made.table(), vocabulary)
+                found.place(device)
+                automaton, reason = found, ""
+            except Unsupported as error:
+                raise ConstraintError(str(error)) from error
+            except TooLarge as error:
+                reason = str(error)
+        if automaton is None:
+            try:
+                grammar = Grammar(made.grammar(), vocabulary)
+                if worked is None:
+                    grammar.try_out()
+            except ConstraintError as error:
+                same = made.table is None or str(error) == reason
+                raise ConstraintError(str(error) if same else f"{reason}; nor can the host engine: {error}") from error
     except Empty as error:
         raise ConstraintError(f"no text meets the output type: {error}") from error
-    except ConstraintError as error:
-        same = made.table is None or str(error) == reason
-        raise ConstraintError(str(error) if same else f"{reason}; nor can the host engine: {error}") from error
     return Constraint(
-        engine="host",
-        states=None,
-        least_tokens=None,
+        engine="host" if automaton is None else "device",
+        states=None if automaton is None else automaton.states,
+        least_tokens=None if automaton is None else automaton.least_tokens,
         reason=reason,
         vocabulary=vocabulary,
+        automaton=automaton,
         grammar=grammar,
         splitter=made.splitter,
         special_ids=made.special_ids,

@@ -6,8 +6,6 @@ once. Example: after `{"na` the tokens m, me and me": are allowed. Of the root's
 there only me, and then only me": so only these nodes and their siblings are looked at, of a hundred thousand.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
@@ -16,19 +14,6 @@ from gen.constraints.automata.dfa import Table
 from gen.constraints.tables.vocabulary import Vocabulary
 
 _FEW = 6  # few nodes are less than one in so many
-
-
-class Rows(NamedTuple):
-    """What a state allows.
-
-    Attributes:
-        kinds: (3, bytes) uint8, the lowest bit first: all tokens, those that do not raise the tokens needed, those
-            that lower it.
-        raised: by how much an allowed token may raise the tokens needed at most.
-    """
-
-    kinds: npt.NDArray[np.uint8]
-    raised: int
 
 
 class HostRows:
@@ -47,8 +32,10 @@ class HostRows:
         self._columns = [table.classes[level.bytes] for level in vocabulary.levels]
         self.nbytes = self._next.nbytes + self._needed.nbytes + sum(one.nbytes for one in self._columns)
 
-    def of(self, state: int) -> Rows:
-        """The rows of a state."""
+    def of(self, state: int) -> tuple[npt.NDArray[np.uint8], int]:
+        """The rows of a state, (3, bytes), the lowest bit first: all tokens that it allows, those that do not raise the
+        tokens needed, those that lower them; and by how much an allowed token may raise the tokens needed at most.
+        """
         start, size = state * self._width, self._vocabulary.size
         tokens, after = self._walked(start)
         change = self._needed.take(after) - self._needed[start]
@@ -59,7 +46,7 @@ class HostRows:
             np.logical_and(kinds[0], change < 0, out=kinds[2])
         else:
             kinds[0, tokens], kinds[1, tokens], kinds[2, tokens] = True, change <= 0, change < 0
-        return Rows(np.packbits(kinds, axis=-1, bitorder="little"), max(0, int(change.max(initial=0))))
+        return np.packbits(kinds, axis=-1, bitorder="little"), max(0, int(change.max(initial=0)))
 
     def _walked(self, start: int) -> tuple[Longs | None, Longs]:
         """The tokens that a state allows and the states after them; None for all tokens: then 0 means not allowed."""

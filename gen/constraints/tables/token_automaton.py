@@ -143,11 +143,11 @@ class TokenAutomaton:
                 if self._host_rows is None:
                     self._host_rows = HostRows(self.table, self.needed, self.vocabulary)
                     self.nbytes += self._host_rows.nbytes
-                found = self._host_rows.of(int(self._examples[group]))
+                kinds, raised = self._host_rows.of(int(self._examples[group]))
                 known = len(self._known_rows)
-                rows = [self._known_rows.setdefault(row.tobytes(), row) for row in found.kinds]
+                rows = [self._known_rows.setdefault(row.tobytes(), row) for row in kinds]
                 self.nbytes += (len(self._known_rows) - known) * self.row_bytes
-                made = self._rows[group] = rows, found.raised
+                made = self._rows[group] = rows, raised
             return made
 
     def place(self, device: torch.device) -> Placed:
