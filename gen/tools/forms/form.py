@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gen.constraints.output_types import JsonSchema, Made, either, regex, repeat, sequence, text
+from gen.constraints.output_types import JsonSchema, Made, Regex, either, regex, repeat, sequence, text
 from gen.constraints.plans import laid_out, read_plan
 from gen.constraints.schema import property_types
 from gen.constraints.schema.writing.writer import LAYOUTS, Fields
@@ -66,14 +66,15 @@ class Form:
         Raises:
             ConstraintError: the form cannot write the tool's name.
         """
-        before, behind = self._written(self.head, tool), self._written(self.behind, tool)
-        place = 1 if len(before) > 1 else len(before) + 2  # of the id, if there is one
+        arguments = self._arguments(tool)
+        parts = [*self._written(self.head, tool), arguments, *self._written(self.behind, tool)]
+        an_id = next((place for place, part in enumerate(parts) if isinstance(part, Regex)), None)
 
-        def make(parts: tuple[Any, ...]) -> ToolCall:
-            found = parts[place] if len(before) + len(behind) > 2 else None
-            return ToolCall(name=tool.name, arguments=parts[len(before)], id=found)
+        def make(found: tuple[Any, ...]) -> ToolCall:
+            said = None if an_id is None else found[an_id]
+            return ToolCall(name=tool.name, arguments=found[parts.index(arguments)], id=said)
 
-        return Made(sequence(*before, self._arguments(tool), *behind), make)
+        return Made(sequence(*parts), make)
 
     def heads(self) -> Heads:
         """What calls begin with."""
@@ -130,7 +131,8 @@ class Form:
         said = {"{name}": tool.name, "{json}": json.dumps(tool.name, ensure_ascii=False)}
         texts = [re.sub(r"\{(name|json)\}", lambda found: said[found[0]], one) for one in template.split("{id}")]
         an_id = regex(self.id.replace("{name}", re.escape(tool.name)))
-        return [texts[0], *(part for one in texts[1:] for part in (an_id, one))]
+        parts = [texts[0], *(part for one in texts[1:] for part in (an_id, one))]
+        return [part for part in parts if part != ""]
 
     def _arguments(self, tool: Tool) -> Any:
         """The output type of a tool's arguments."""
