@@ -17,8 +17,8 @@ GEN = "gen without virtual GPUs"
 PARTS = [GEN, "virtual GPUs", "tests", "benchmarks"]
 # What is counted, of which part: today's limit, and the most that it is to be.
 LIMITS: dict[tuple[str, str], tuple[float, float]] = {
-    (GEN, "lines"): (48_779, 38_000),
-    (GEN, "files"): (330, 255),
+    (GEN, "lines"): (48_620, 38_000),
+    (GEN, "files"): (319, 255),
     ("virtual GPUs", "lines"): (7_200, 7_200),
     ("virtual GPUs", "files"): (40, 40),
     ("tests", "lines"): (50_887, 41_000),
