@@ -81,6 +81,20 @@ class ToolCallsType:
         return None if self.parallel and self.choice in ("auto", "required") else 1
 
 
+FORMATS = (
+    "hermes",
+    "llama3",
+    "mistral",
+    "gpt-oss",
+    "qwen3-coder",
+    "deepseek",
+    "glm",
+    "kimi",
+    "minimax",
+    "pythonic",
+)  # gen.tools.forms has a class for each
+
+
 def tool_calls(
     tools: "Sequence[ToolLike]",
     choice: str = "auto",
@@ -108,13 +122,12 @@ def tool_calls(
             no hint, the choice is no tool, or there is an answer with another choice than "auto".
         ArgumentError: parallel is neither True nor False.
     """
-    from gen.tools.forms import FORMS  # these import this file, and pydantic, which calls without tools do not need
-    from gen.tools.reading import read_tools
+    from gen.tools.reading import read_tools  # imports pydantic, which calls without tools do not need
 
     check_flag("parallel", parallel)
     read = read_tools(tools)
-    if format is not None and format not in FORMS:
-        raise ConstraintError(f"format must be one of {', '.join(FORMS)}, or None, got {show(format)}")
+    if format is not None and format not in FORMATS:
+        raise ConstraintError(f"format must be one of {', '.join(FORMATS)}, or None, got {show(format)}")
     names = [tool.name for tool in read]
     if choice not in ("auto", "required", "none", *names):
         raise ConstraintError(

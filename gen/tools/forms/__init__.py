@@ -10,23 +10,14 @@ from gen.constraints.plans import read_plan
 from gen.errors import ConstraintError
 from gen.tokens.thoughts import marks_of
 from gen.tokens.tokenizers import Tokenizer
-from gen.tools.calls import ToolCallsType
+from gen.tools.calls import FORMATS, ToolCallsType
 from gen.tools.forms.form import Form, answer_of
 from gen.tools.forms.in_fields import Glm, MiniMax, Pythonic, Qwen3Coder
 from gen.tools.forms.in_json import DeepSeek, GptOss, Hermes, Kimi, Llama3, Mistral
 
-FORMS: dict[str, type[Form]] = {
-    "hermes": Hermes,
-    "llama3": Llama3,
-    "mistral": Mistral,
-    "gpt-oss": GptOss,
-    "qwen3-coder": Qwen3Coder,
-    "deepseek": DeepSeek,
-    "glm": Glm,
-    "kimi": Kimi,
-    "minimax": MiniMax,
-    "pythonic": Pythonic,
-}
+_FORMS: dict[str, type[Form]] = dict(
+    zip(FORMATS, (Hermes, Llama3, Mistral, GptOss, Qwen3Coder, DeepSeek, Glm, Kimi, MiniMax, Pythonic), strict=True)
+)
 _FOUND_BY = (  # what a template with tools has, and the form that it is written in; the first that fits
     (("<|channel|>", "<|message|>"), "gpt-oss"),
     (("[TOOL_CALLS]",), "mistral"),
@@ -56,7 +47,7 @@ def tree_of(asked: ToolCallsType, tokenizer: Tokenizer) -> Calls:
     name = asked.format or form_of(template)
     marks = marks_of(template)
     left_out = (marks.opens, marks.closes) if marks is not None and marks.kind == "tags" else ()
-    kind = FORMS[name]
+    kind = _FORMS[name]
     if lacking := [one for one in kind.specials if one not in specials]:
         raise ConstraintError(
             f"the format {name!r} needs the special tokens {', '.join(lacking)}, which this tokenizer lacks; give "
@@ -83,7 +74,7 @@ def form_of(template: str) -> str:
         return "hermes"
     raise ConstraintError(
         f"gen cannot tell how this model's chat template writes calls of tools; give gen.tool_calls a format, one of "
-        f"{', '.join(FORMS)}."
+        f"{', '.join(FORMATS)}."
     )
 
 
