@@ -355,6 +355,13 @@ def test_a_form_whose_special_tokens_the_vocabulary_lacks_is_refused(form: str) 
         gen.compile(model_of("hermes"), gen.tool_calls([NOW], format=form))
 
 
+def test_a_stream_tells_an_id_that_stands_before_the_arguments() -> None:
+    kind = gen.compile(model_of("mistral, named"), gen.tool_calls([NOW]))
+    assert isinstance(kind.tree, Calls)
+    _, [call] = CallPieces(kind.tree.heads).push("[TOOL_CALLS]now[CALL_ID]abc123XYZ[ARGS]{}", last=True)
+    assert (call.name, call.id, call.arguments) == ("now", "abc123XYZ", "{}")
+
+
 def test_tool_calls_are_no_part_of_a_text() -> None:
     with pytest.raises(gen.ConstraintError, match=r"gen.tool_calls is a whole text, and no part of one"):
         gen.compile(model_of("hermes"), gen.sequence("x", gen.tool_calls([NOW])))
