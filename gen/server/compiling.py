@@ -149,6 +149,7 @@ async def _readable(results: Connection) -> None:
         await comes.wait()
     finally:
         loop.remove_reader(number)
+        os.set_blocking(number, True)  # uvloop's readers end that, and what comes next may come in pieces
 
 
 def compile_for(requests: Connection, limits: CompileLimits) -> None:

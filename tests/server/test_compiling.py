@@ -9,11 +9,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import uvloop
 
 import gen
 from gen.constraints import compiling as constraints
@@ -203,3 +205,19 @@ def test_a_schema_that_cannot_be_compiled_is_a_bad_request_and_others_give_the_t
 def test_a_server_that_ends_at_once_leaves_no_word_of_the_process_that_compiles() -> None:
     ended = subprocess.run([sys.executable, "-c", BEGINS], stderr=subprocess.PIPE, text=True, check=True, timeout=120)
     assert "Traceback" not in ended.stderr  # which ends when both processes have ended
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_result_that_is_larger_than_a_pipe_comes_whole_in_every_event_loop(make_loop: Any) -> None:
+    results, written = Pipe(duplex=False)
+    large = b"x" * 2**22
+
+    async def received() -> Any:
+        await server._readable(results)
+        return await asyncio.to_thread(results.recv)
+
+    with results, written, asyncio.Runner(loop_factory=make_loop) as runner:
+        sending = threading.Thread(target=written.send, args=(large,))
+        sending.start()
+        assert runner.run(received()) == large
+        sending.join()
