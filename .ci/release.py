@@ -215,7 +215,8 @@ def install_and_run(virtual_gpus: Path, gen: Path, folder: Path, torch_index: st
     ]
     for command in commands:
         subprocess.run(command, cwd=folder, env=environment, check=True)
-    path = {"PATH": f"{python.parent}:{environment['PATH']}", "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    constraints = (ROOT / "constraints.txt").as_uri()  # pip takes a path with a space for two
+    path = {"PATH": f"{python.parent}:{environment['PATH']}", "PIP_CONSTRAINT": constraints}
     problems = find_the_strangers_mistake(strangers_steps(str(virtual_gpus)), folder, environment | path)
     if problems:
         raise SystemExit("\n".join(problems))
