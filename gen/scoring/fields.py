@@ -8,18 +8,20 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from gen.completions import Completion, FieldScore
 from gen.constraints.composing.trees import Plan
-from gen.constraints.schema.references import References
 from gen.errors import ArgumentError
 from gen.models.base import Model
 from gen.requests.request import Request
 from gen.runtime.isolation import isolated
 from gen.scoring.pairs import Pair
 from gen.scoring.scorer import Score, Scorer
+
+if TYPE_CHECKING:
+    from gen.constraints.schema.references import References  # with what compiles types, which other calls do not need
 
 _MOST = 100  # values in the place of one leaf
 _LEAF = json.JSONDecoder()
@@ -133,6 +135,8 @@ def _spelt(model: Model, texts: Sequence[bytes], answer: bytes, place: _Place, o
 
 def _leaves_of(plan: Plan, text: str) -> list[_Leaf] | None:
     """The leaves of a text; None for texts that have none."""
+    from gen.constraints.schema.references import References
+
     key: Any = plan.key  # a tuple
     kind, given = key[0], key[1:]
     if kind == "choice":
@@ -155,7 +159,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _walk(
-    text: str, at: int, path: tuple[str | int, ...], schemas: Sequence[Any], root: References
+    text: str, at: int, path: tuple[str | int, ...], schemas: Sequence[Any], root: "References"
 ) -> Iterator[tuple[_Leaf | None, int]]:
     """The leaves of the value at a place, in order; the last thing is None with the place after the value."""
     if text[at] not in "{[":
@@ -179,7 +183,7 @@ def _walk(
     yield None, place + 1
 
 
-def _branches(schemas: Sequence[Any], root: References) -> Iterator[Any]:
+def _branches(schemas: Sequence[Any], root: "References") -> Iterator[Any]:
     """Schemas without references and alternatives: what is below these."""
     seen: list[Any] = []
     todo = list(schemas)
@@ -196,7 +200,7 @@ def _branches(schemas: Sequence[Any], root: References) -> Iterator[Any]:
             yield schema
 
 
-def _below(schemas: Sequence[Any], step: str | int, root: References) -> list[Any]:
+def _below(schemas: Sequence[Any], step: str | int, root: "References") -> list[Any]:
     """The schemas of what is at a name or a place of values of some schemas."""
     found = []
     for schema in _branches(schemas, root):
@@ -208,7 +212,7 @@ def _below(schemas: Sequence[Any], step: str | int, root: References) -> list[An
     return found
 
 
-def _options(schemas: Sequence[Any], root: References) -> list[str]:
+def _options(schemas: Sequence[Any], root: "References") -> list[str]:
     """The texts of all values of some schemas, if these are few scalars; else none."""
     values: list[Any] = []
     for schema in _branches(schemas, root):

@@ -68,10 +68,11 @@ def test_each_token_has_the_log_probability_that_the_model_gives_it_alone(
     assert_scores_are_by_hand(new_model(shape), *new_pairs(1), off=1e-4)
 
 
-@pytest.mark.parametrize("shape", ["llama", "gemma3", "bloom"])
-def test_a_model_in_float64_is_scored_in_float64(shape: str) -> None:
+# bloom's softmax is in float32, whose sums depend on the number of columns and on the CPU
+@pytest.mark.parametrize(("shape", "off"), [("llama", 1e-9), ("gemma3", 1e-9), ("bloom", 1e-6)])
+def test_a_model_in_float64_is_scored_in_float64(shape: str, off: float) -> None:
     model = gen.from_transformers(tiny_model(shape).double(), byte_tokenizer())
-    assert_scores_are_by_hand(model, *new_pairs(2), off=1e-9)
+    assert_scores_are_by_hand(model, *new_pairs(2), off=off)
 
 
 def test_what_contexts_share_is_read_once_and_a_context_once_for_all_its_continuations() -> None:
