@@ -3,6 +3,7 @@
 Oracle: its plain forward, or a fresh model of gen, which has no rows yet and records nothing.
 """
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +47,21 @@ def test_the_next_call_computes_in_the_models_new_dtype(shape: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_an_engine_goes_on_in_the_models_new_dtype(dtype: torch.dtype) -> None:
     hf_model: Any = tiny_model()
-    model = gen.from_transformers(hf_model, byte_tokenizer())
+    model, changed = gen.from_transformers(hf_model, byte_tokenizer()), threading.Event()
+
+    def change(token_ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        hf_model.to(dtype)  # between two steps: during one, its layers would differ
+        changed.set()
+        return logits
+
     with gen.Engine(model) as engine:
         engine.generate(PROMPTS[1], **SETTINGS)
         hf_model.to(dtype)  # nothing runs
         expected = fresh(hf_model)
         assert [engine.generate(prompt, **SETTINGS).token_ids for prompt in PROMPTS] == expected
         hf_model.float()
-        running = engine.submit(PROMPTS[0], **LONG)
-        next(iter(running))
-        hf_model.to(dtype)  # while a text runs, which goes on
+        running = engine.submit(PROMPTS[0], logits_processors=[change], **LONG)  # it goes on
+        assert changed.wait(60)
         assert [engine.generate(prompt, **SETTINGS).token_ids for prompt in PROMPTS] == expected
         assert len(running.completion().token_ids) == 100
     assert f"({str(dtype).removeprefix('torch.')})" in str(model)
