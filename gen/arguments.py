@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gen.errors import ArgumentError, in_words, show
+from gen.errors import ArgumentError, in_words, setting, show
 
 LARGEST = 2**63 - 1  # the largest int64
 
@@ -44,7 +44,8 @@ def read_whole(name: str, value: object, *, minimum: int = 0, maximum: int = LAR
         return number
     upper = math.inf if maximum == LARGEST else maximum
     too_large = " and below 2**63" if type(number) is int and number > LARGEST else ""
-    raise ArgumentError(f"{name} must be {in_words(minimum, maximum=upper, whole=True)}{too_large}, got {show(value)}")
+    wanted = in_words(minimum, maximum=upper, whole=True)
+    raise ArgumentError(f"{setting(name)} must be {wanted}{too_large}, got {show(value)}")
 
 
 def as_lists(value: object) -> Any:
@@ -77,11 +78,13 @@ def read_token_ids(name: str, value: object, known: int) -> list[int]:
     given = as_lists(value)
     given = [given] if is_whole(given) else given
     if not isinstance(given, Sequence | Set) or isinstance(given, str | bytes | bytearray | memoryview):
-        raise ArgumentError(f"{name} must be a token id or a list of token ids, got {show(value)}")
+        raise ArgumentError(f"{setting(name)} must be a token id or a list of token ids, got {show(value)}")
     token_ids = [as_lists(token_id) for token_id in given]
     for token_id in token_ids:
         if not is_whole(token_id) or not 0 <= token_id < known:
-            raise ArgumentError(f"{name} has the token id {show(token_id)}; the vocabulary is 0 to {known - 1}.")
+            raise ArgumentError(
+                f"{setting(name)} has the token id {show(token_id)}; the vocabulary is 0 to {known - 1}."
+            )
     return token_ids
 
 
@@ -110,7 +113,7 @@ def check_text(name: str, text: str) -> None:
 def check_flag(name: str, value: object) -> None:
     """Raise an ArgumentError unless value is True or False. Python would count "no" as True."""
     if not isinstance(value, bool):
-        raise ArgumentError(f"{name} must be True or False, got {show(value)}")
+        raise ArgumentError(f"{setting(name)} must be True or False, got {show(value)}")
 
 
 def _of_whole_numbers(array: Any) -> bool:

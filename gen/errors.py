@@ -16,6 +16,21 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound=BaseException)
 
 
+# Characters around what a message says to a caller in Python; those of private use, which `show` writes as escapes.
+_SETTING, _ADVICE, _END = "\ue000", "\ue001", "\ue002"
+_MARKED = re.compile(f"([{_SETTING}{_ADVICE}])([^{_END}]*){_END}")
+
+
+def setting(name: str) -> str:
+    """The name of a setting in the message of a GenError; see `for_client`."""
+    return f"{_SETTING}{name}{_END}"
+
+
+def in_python(advice: str) -> str:
+    """A part of the message of a GenError that helps only a caller in Python; see `for_client`."""
+    return f"{_ADVICE}{advice}{_END}"
+
+
 class _Pickled(BaseException):
     """An error that can be pickled, as between processes, whatever arguments its class takes."""
 
@@ -25,6 +40,33 @@ class _Pickled(BaseException):
 
 class GenError(_Pickled, Exception):
     """Base of all errors of this library."""
+
+    _marked: str | None = None  # the message with its marks; None if it has none
+
+    def __init__(self, *args: object) -> None:
+        if args and isinstance(args[0], str) and _MARKED.search(args[0]):
+            self._marked = args[0]
+            args = _MARKED.sub(r"\2", args[0]), *args[1:]
+        super().__init__(*args)
+
+
+def for_client(error: Exception, words: Mapping[str, str]) -> tuple[str, list[str]]:
+    """An error's message for a client who has other words for settings, and those that stand in it.
+
+    Only what the message marks is written otherwise: a text or a schema that it quotes stays as it is.
+
+    Args:
+        words: by the names of settings; a setting that is not in it has the same name there.
+    """
+    marked, found = getattr(error, "_marked", None) or str(error), list[str]()
+
+    def written(match: re.Match[str]) -> str:
+        if match[1] == _ADVICE:
+            return ""
+        found.append(words.get(match[2], match[2]))
+        return found[-1]
+
+    return _MARKED.sub(written, marked), found
 
 
 class ArgumentError(GenError, ValueError):
@@ -211,7 +253,8 @@ def check_number(
         number: float = value  # type: ignore[assignment]
         if (whole or _finite(number)) and minimum <= number <= maximum and number > above:
             return
-    raise ArgumentError(f"{name} must be {in_words(minimum, above, maximum, whole=whole)}, got {show(value)}")
+    wanted = in_words(minimum, above, maximum, whole=whole)
+    raise ArgumentError(f"{setting(name)} must be {wanted}, got {show(value)}")
 
 
 def in_words(

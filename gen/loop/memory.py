@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 
 from gen.devices import Placement
-from gen.errors import ArgumentError, ModelError
+from gen.errors import ArgumentError, ModelError, setting
 from gen.models.base import Model, NoRoom
 from gen.models.checks import new_rows
 from gen.runtime import cpu_memory
@@ -160,7 +160,7 @@ def check_room(needs: Iterable[tuple[int, int, int]], most: int | None) -> None:
             needed = f"{rows * tokens} tokens" + (f", {rows} rows of {tokens}" if rows > 1 else "")
             raise ArgumentError(
                 f"max_batch_tokens={most} is too little for prompt {number} and its text, which may come to {needed}: "
-                f"give at least {rows * tokens}, a smaller max_new_tokens or a shorter prompt."
+                f"give at least {rows * tokens}, a smaller {setting('max_new_tokens')} or a shorter prompt."
             )
 
 

@@ -6,7 +6,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from gen.arguments import Array, as_lists, check_text, is_whole, read_token_ids
-from gen.errors import ArgumentError, ContextError, show
+from gen.errors import ArgumentError, ContextError, in_python, setting, show
 from gen.models.base import Model
 from gen.requests.chats import chat_text
 from gen.requests.images import Illustrated, take_images
@@ -203,7 +203,7 @@ def no_room(number: int, tokens: int | str, context_length: int, *, whole: bool)
     Args:
         whole: whether the prompt cannot be cut, as a chat or with images.
     """
-    advice = "" if whole else '; gen.generate(truncate="left") keeps its end'
+    advice = "" if whole else in_python('; gen.generate(truncate="left") keeps its end')
     return ContextError(
         f"prompt {number} has {tokens} tokens; the model's context of {context_length} leaves no room for a new one. "
         f"Shorten the prompt{advice}."
@@ -227,13 +227,14 @@ def cut_left(
     if why:
         raise ArgumentError(
             f"prompt {number} {why}, which is not cut: its {len(token_ids)} tokens and {new_tokens} new ones are more "
-            f"than the model's context of {context_length}. Shorten it yourself, or give less max_new_tokens."
+            f"than the model's context of {context_length}. Shorten it yourself, or give less "
+            f"{setting('max_new_tokens')}."
         )
     begin = [token_ids[0]] if token_ids[0] == bos_token_id else []
     if kept <= len(begin):
         raise ArgumentError(
-            f"max_new_tokens is {new_tokens}, and the model's context of {context_length} leaves no room for a prompt "
-            "beside them; give less."
+            f"{setting('max_new_tokens')} is {new_tokens}, and the model's context of {context_length} leaves no room "
+            "for a prompt beside them; give less."
         )
     return [*begin, *token_ids[len(token_ids) - kept + len(begin) :]]
 

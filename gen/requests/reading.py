@@ -12,7 +12,7 @@ from gen.constraints.automata.limits import TooLarge
 from gen.constraints.composing.thoughts import begins_with, has_channels, thought_automaton
 from gen.constraints.constraint import Constraint
 from gen.constraints.tables.vocabulary import vocabulary_of
-from gen.errors import ArgumentError, ConstraintError, ContextError, GenError, check_number
+from gen.errors import ArgumentError, ConstraintError, ContextError, GenError, check_number, in_python, setting
 from gen.models.base import Model
 from gen.requests.images import Illustrated
 from gen.requests.processors import read_processors
@@ -151,8 +151,8 @@ def read_requests(
             )
         if thinks is True and thoughts is None:
             raise ArgumentError(
-                f"prompt {number} has thinking=True, and its chat template marks no thought that may come there; leave "
-                "thinking out, or load a model that thinks."
+                f"prompt {number} asks for a thought by {setting('thinking')}, and its chat template marks none that "
+                f"may come there; leave {setting('thinking')} out, or load a model that thinks."
             )
         why_whole = "has images" if illustrated else "is a chat" if is_chat else ""
         why_whole = "has its last turn alone left" if turns else why_whole
@@ -255,15 +255,16 @@ def _check_thinks(number: int, thinks: Thinks, is_chat: bool, sampler: Sampler, 
     """
     if thinks and not is_chat:
         raise ArgumentError(
-            f"thinking is for chats, and prompt {number} is none; give chat=True with a text, or give the prompt as a "
-            "list of messages."
+            f"{setting('thinking')} is for chats, and prompt {number} is none; give "
+            f"{in_python('chat=True with a text, or give ')}the prompt as a list of messages."
         )
     if not isinstance(sampler, BeamSearchSampler):
         return thinks
     if thinks:
+        advice = in_python(", or take gen.samplers.greedy or multinomial for a text that comes after a thought")
         raise ArgumentError(
-            "a beam search chooses among whole texts, and takes thinking=False alone; take gen.samplers.greedy or "
-            "multinomial for a text that comes after a thought."
+            f"a beam search chooses among whole texts, and none comes after a thought; leave {setting('thinking')} out"
+            f"{advice}."
         )
     return False if has_type and is_chat else thinks
 
@@ -307,8 +308,8 @@ def constrained(
         vocabulary = constraint.vocabulary
         if (spelt := vocabulary.tokens[token_id]) and token_id not in vocabulary.names.keys() - constraint.special_ids:
             raise ArgumentError(
-                f"eos_token_id {token_id} spells {spelt!r}, which a text of an output type may need; leave it out, or "
-                "give the text as stop=."
+                f"{setting('eos_token_id')} {token_id} spells {spelt!r}, which a text of an output type may need; "
+                f"leave it out, or give the text as {setting('stop')}."
             )
     least = constraint.least_tokens or 0
     if request.may_be_cut and model.context_length - len(request.prompt_ids) < least < model.context_length - 1:
@@ -321,7 +322,7 @@ def constrained(
         in_batch = max_batch_tokens and room_in_batch(max_batch_tokens, request.sampler, request.prompt_ids)
         if in_batch is not None and limit == max(1, in_batch):
             raise ConstraintError(f"{wanted}, max_batch_tokens leaves room for {in_batch}; give more.")
-        raise ConstraintError(f"{wanted}, max_new_tokens is {limit}; give at least {least}.")
+        raise ConstraintError(f"{wanted}, {setting('max_new_tokens')} is {limit}; give at least {least}.")
     hidden = {token_id: text for token_id, text in request.hidden.items() if token_id not in constraint.special_ids}
     return _with_thought(model, replace(request, constraint=constraint, hidden=hidden), max_batch_tokens)
 
@@ -407,19 +408,19 @@ def _read_top_logprobs(given: int | None, samplers: Sequence[Sampler], known: in
         return None
     if any(isinstance(sampler, BeamSearchSampler) for sampler in samplers):
         raise ArgumentError(
-            "top_logprobs are of texts that grow token by token, and a beam search chooses among whole texts; leave "
-            "top_logprobs out, or take gen.samplers.greedy or multinomial."
+            f"{setting('top_logprobs')} are of texts that grow token by token, and a beam search chooses among whole "
+            f"texts; leave them out{in_python(', or take gen.samplers.greedy or multinomial')}."
         )
     return read_whole("top_logprobs", given, maximum=known)
 
 
 def _check_prompt_logprobs(request: Request) -> None:
     if request.inputs:
-        raise ArgumentError(f"prompt {request.number} has images; prompt_logprobs are of texts alone.")
+        raise ArgumentError(f"prompt {request.number} has images; {setting('prompt_logprobs')} are of texts alone.")
     if not request.limit:
         raise ArgumentError(
-            "prompt_logprobs come with the first new token, and max_new_tokens is 0; give at least 1, or call "
-            "gen.score(model, prompt)."
+            f"{setting('prompt_logprobs')} come with the first new token, and {setting('max_new_tokens')} is 0; give "
+            f"at least 1{in_python(', or call gen.score(model, prompt)')}."
         )
 
 

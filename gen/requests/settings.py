@@ -11,7 +11,7 @@ from gen.arguments import as_lists, check_text, is_whole, read_token_ids
 from gen.completions import Completion, Receipt
 from gen.constraints.automata.limits import TooLarge, Unsupported
 from gen.constraints.automata.searching import Search, search_of
-from gen.errors import ArgumentError, show
+from gen.errors import ArgumentError, setting, show
 from gen.hints import refuse_unknown_arguments
 from gen.models.base import Model
 from gen.requests.images import ImageLike
@@ -173,7 +173,9 @@ def read_stops(stop: Any) -> tuple[Stop, ...]:
     """
     given = (stop,) if isinstance(stop, str | re.Pattern) else () if stop is None else stop
     if not _is_list(given):
-        raise ArgumentError(f"stop must be a string, a compiled regex or a list of those, got {show(stop)}")
+        raise ArgumentError(
+            f"{setting('stop')} must be a string, a compiled regex or a list of those, got {show(stop)}"
+        )
     return tuple(_read_stop(number, one) for number, one in enumerate(given))
 
 
@@ -184,18 +186,20 @@ def _read_stop(number: int, stop: Any) -> Stop:
             search = search_of(stop)
         except (Unsupported, TooLarge) as error:
             raise ArgumentError(
-                f"stop {show(stop)}: {error}. A stop runs as an automaton, which takes no longer for one text than for "
-                "another: write it without references to groups, look-around, atomic groups and possessive repeats, "
-                "and with small counts."
+                f"{setting('stop')} {show(stop)}: {error}. A stop runs as an automaton, which takes no longer for one "
+                "text than for another: write it without references to groups, look-around, atomic groups and "
+                "possessive repeats, and with small counts."
             ) from None
         if search.empty:
             raise ArgumentError(
-                f"stop {show(stop)} matches a text of no characters, and would end every text at once; write a regex "
-                "that matches at least one character."
+                f"{setting('stop')} {show(stop)} matches a text of no characters, and would end every text at once; "
+                "write a regex that matches at least one character."
             )
         return search
     if not isinstance(stop, str) or not stop:
-        raise ArgumentError(f"stop takes strings of at least one character and compiled regexes, got {show(stop)}")
+        raise ArgumentError(
+            f"{setting('stop')} takes strings of at least one character and compiled regexes, got {show(stop)}"
+        )
     check_text(f"stop string {number}", stop)
     return stop
 

@@ -1,14 +1,12 @@
 """The errors of requests, and how each protocol writes them."""
 
 import logging
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from gen.errors import ArgumentError, ContextError, EngineClosed, EngineFull, GenError
+from gen.errors import ArgumentError, ContextError, EngineClosed, EngineFull, GenError, for_client
 
 _log = logging.getLogger("gen")
-_CALLS = re.compile(r"; gen\.\w+\([^)]*\)[^.;]*")  # advice to call something in Python
 
 
 class ApiError(Exception):
@@ -59,20 +57,11 @@ def told(error: Exception, words: Mapping[str, str] | None = None) -> ApiError:
     if isinstance(error, TimeoutError):
         return ApiError(504, "the request took longer than the server's limit.", code="timeout")
     if isinstance(error, ArgumentError):
-        message, param = _in_words(str(error), words or {})
+        message, names = for_client(error, words or {})
+        param = next(filter(str.isidentifier, names), None)
         return refused(message, param, "context_length_exceeded" if isinstance(error, ContextError) else None)
     _log.error("a request has failed", exc_info=error)
     return ApiError(500, str(error) if isinstance(error, GenError) else "an internal error; the server's log has it.")
-
-
-def _in_words(message: str, words: Mapping[str, str]) -> tuple[str, str | None]:
-    """A message with the client's words for settings, and the first of these."""
-    if not words:
-        return message, None
-    message = _CALLS.sub("", message)
-    known = re.compile(rf"\b({'|'.join(words)})\b(=True|=False)?")
-    fields = [words[one[1]] for one in known.finditer(message) if words[one[1]].isidentifier()]
-    return known.sub(lambda found: words[found[1]], message), next(iter(fields), None)
 
 
 _OPENAI = {

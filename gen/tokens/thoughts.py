@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gen.arguments import as_lists, check_flag, read_whole
-from gen.errors import ArgumentError, show
+from gen.errors import ArgumentError, setting, show
 from gen.tokens.tokenizers import Tokenizer
 
 _TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
@@ -99,7 +99,9 @@ def read_thinking(thinking: object, prompts: int) -> list[Thinking]:
     if not isinstance(given, list | tuple):
         return [_read_thinking(given)] * prompts
     if len(given) != prompts:
-        raise ArgumentError(f"thinking must be one value or one for each of {prompts} prompts, got {len(given)}")
+        raise ArgumentError(
+            f"{setting('thinking')} must be one value or one for each of {prompts} prompts, got {len(given)}"
+        )
     return [_read_thinking(one) for one in given]
 
 
@@ -110,7 +112,7 @@ def _read_thinking(given: object) -> Thinking:
         return read_whole("thinking", given) or False
     except ArgumentError:
         raise ArgumentError(
-            f"thinking must be None, True, False or the most tokens of a thought, got {show(given)}"
+            f"{setting('thinking')} must be None, True, False or the most tokens of a thought, got {show(given)}"
         ) from None
 
 

@@ -1,13 +1,16 @@
 """A refusal names a setting as the client does: by the field of its protocol, and not by gen's own word."""
 
+import pickle
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
 import gen
+from gen.errors import in_python, own, setting, show
 from gen.requests.settings import Settings
 from gen.samplers import BeamSearchSampler, MultinomialSampler
+from gen.server.errors import told
 from gen.server.protocols.chat import ChatBody
 from gen.server.protocols.completions import CompletionBody
 from gen.server.protocols.messages import MessagesBody
@@ -96,3 +99,28 @@ def test_every_setting_of_gen_has_a_word_in_every_protocol(body: type[SamplingFi
     samplers = {one.name for kind in (MultinomialSampler, BeamSearchSampler) for one in fields(kind)}
     settings = {*Settings.__annotations__, *samplers} - NO_FIELDS - lacks
     assert settings <= {*body.model_fields, *body.renamed}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"json": {"type": "object", "properties": {"max_new_tokens": {"$ref": "#/none"}}}},
+        {"json": {"type": "object", "properties": {"max_new_tokens": {"type": "string", "pattern": "a(?=b)"}}}},
+        {"grammar": "start: max_new_tokens"},
+    ],
+    ids=["ref", "pattern", "grammar"],
+)
+def test_what_the_client_wrote_is_quoted_as_it_wrote_it(asked: Any, client: Client) -> None:
+    fields = {"prompt": "Hi", "max_tokens": 9, "structured_outputs": asked}
+    message = client.post(TEXT, fields).json["error"]["message"]
+    assert "max_new_tokens" in message and "max_tokens" not in message
+
+
+def test_one_message_has_the_clients_name_and_the_clients_text() -> None:
+    quoted = "thinking; gen.load(3), max_new_tokens"
+    error = gen.ArgumentError(f"{setting('max_new_tokens')} is 2 for {show(quoted)}{in_python(', as gen.text()')}.")
+    assert str(error) == f"max_new_tokens is 2 for {quoted!r}, as gen.text()."
+    for one in (error, own(error), pickle.loads(pickle.dumps(error))):
+        refusal = told(one, {"max_new_tokens": "max_tokens", "thinking": "reasoning"})
+        assert (refusal.message, refusal.param) == (f"max_tokens is 2 for {quoted!r}.", "max_tokens")
+    assert told(error).message == f"max_new_tokens is 2 for {quoted!r}."

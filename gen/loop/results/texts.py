@@ -10,7 +10,7 @@ from typing import Protocol
 
 from gen.completions import Completion, FinishReason, TopLogprobs
 from gen.constraints.composing.thoughts import ThoughtWalker
-from gen.errors import ConstraintError, GenError, NoTokenError, SamplingError, own
+from gen.errors import ConstraintError, GenError, NoTokenError, SamplingError, own, setting
 from gen.loop.results.ring import StepResults
 from gen.loop.results.stop_strings import StopStrings
 from gen.loop.results.thoughts import thoughts_of
@@ -67,7 +67,7 @@ def _bans(request: Request) -> list[str]:
         "min_new_tokens": penalties.min_new_tokens,
         "logit_bias": -math.inf in (penalties.logit_bias or {}).values(),
     }
-    return [name for name, set_ in bans.items() if set_]
+    return [setting(name) for name, set_ in bans.items() if set_]
 
 
 class Text:

@@ -268,7 +268,7 @@ def test_a_step_without_them_takes_no_call_more_than_before(llama: Any, monkeypa
         ({"top_logprobs": True, "details": True}, "got True"),
         (
             {"top_logprobs": 2, "details": True, "sampler": beam_search(2)},
-            "a beam search chooses among whole texts; leave top_logprobs out, or take gen.samplers.greedy or multi",
+            "a beam search chooses among whole texts; leave them out, or take gen.samplers.greedy or multi",
         ),
     ],
 )
