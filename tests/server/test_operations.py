@@ -5,6 +5,9 @@ import json
 import logging
 import math
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +295,16 @@ def test_the_page_and_the_dashboard_name_numbers_that_the_server_has(engine: gen
     for name in ("gen-dashboard.json", "operate.md"):
         named = set(re.findall(r"(?:vllm:|gen_|process_)[a-z0-9_]{4,}", (guides / name).read_text()))
         assert len(named) > 8 and not [one for one in named if one not in told]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+def test_systemd_takes_the_unit_of_the_page(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "operate.md").read_text()
+    [written] = re.findall(r"^```ini.*?\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    unit = tmp_path / "gen@0.service"
+    unit.write_text(written.replace("/opt/gen/bin/gen", sys.executable))
+    checked = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
 def test_memory_is_told_in_bytes_of_weights_rows_and_prefixes(demo: Any) -> None:
