@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import ClassVar, Protocol
 
+from gen.constraints.automata.searching import begun_at_end
 from gen.constraints.schema.writing.writer import Fields, looks_like
 
 
@@ -112,7 +113,7 @@ class FieldsReader:
             end = held.find(self._fields.end, at)
             if end < 0 and self._open == "either":
                 return written, at, False
-            stop = len(held) - _begun(held[at:], self._fields.end) if end < 0 else end
+            stop = len(held) - begun_at_end(held, self._fields.end, at) if end < 0 else end
             written += self._value(held[at:stop])
             if end < 0:
                 return written, stop, False
@@ -131,8 +132,3 @@ class FieldsReader:
             return piece
         quoted = json.dumps(piece, ensure_ascii=False)
         return quoted if self._open == "either" else quoted[1:-1]
-
-
-def _begun(text: str, mark: str) -> int:
-    """How many characters at the end of a text may begin a mark."""
-    return next((count for count in range(min(len(text), len(mark) - 1), 0, -1) if text.endswith(mark[:count])), 0)

@@ -31,6 +31,13 @@ _NO_EDGES, _NO_STATES = np.empty((0, 4), np.int32), np.empty(0, np.bool_)
 _ANY = (op.SUBPATTERN, (None, int(re.DOTALL), 0, [(op.ANY, None)]))  # any character
 
 
+def begun_at_end(text: str, mark: str, begin: int = 0) -> int:
+    """How many of the last characters of a text, from `begin` on, are the first ones of a mark, which more text may
+    complete. Example: 3 of "Hi <to" for "<tool>"."""
+    longest = min(len(mark) - 1, len(text) - begin)
+    return next((count for count in range(longest, 0, -1) if text.endswith(mark[:count])), 0)
+
+
 class Found(NamedTuple):
     """A match: where it begins and ends, and the length of the text that has shown it."""
 

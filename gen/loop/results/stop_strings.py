@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gen.constraints.automata.searching import Search
+from gen.constraints.automata.searching import Search, begun_at_end
 from gen.requests.settings import Stop
 
 
@@ -81,7 +81,7 @@ class StopStrings:
         """Where the text begins that may still become part of a stop."""
         place = end = len(self._text)
         for stop in self._strings:
-            place = min(place, end - self._overlap(stop))
+            place = min(place, end - begun_at_end(self._text, stop, self._at))
         for _, threads in self._searches:
             place = min(place, next(iter(threads.values()), end))
         return place
@@ -96,8 +96,3 @@ class StopStrings:
         self._at = end
         self._hidden = tuple(one for one in self._hidden if one[1] > end)
         return taken
-
-    def _overlap(self, stop: str) -> int:
-        """How many last characters of the held text are the first ones of a stop string."""
-        longest = min(len(stop) - 1, len(self._text) - self._at)
-        return next((n for n in range(longest, 0, -1) if self._text.endswith(stop[:n])), 0)

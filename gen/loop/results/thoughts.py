@@ -6,6 +6,7 @@ Example: "<think>\\nTwo.\\n</think>\\n\\n2" is the thought "Two." and the text "
 import re
 from typing import Protocol
 
+from gen.constraints.automata.searching import begun_at_end
 from gen.tokens.thoughts import Marks
 
 _HEADER_ENDS = "<|message|>"
@@ -81,7 +82,7 @@ class _Tagged:
             self.reasoning = (self.reasoning or "").rstrip("\n")
             self._state, self._held = "gap", after
         else:
-            kept = _begun(self._held, self._closes)
+            kept = begun_at_end(self._held, self._closes)
             self._add(self._held[: len(self._held) - kept])
             self._held = self._held[len(self._held) - kept :]
 
@@ -121,7 +122,7 @@ class _InChannels:
                     text += self._header.removeprefix("<|start|>assistant")
             ends = [(self._held.find(mark), mark) for mark in _BODY_ENDS if mark in self._held]
             if not ends:
-                kept = max(_begun(self._held, mark) for mark in _BODY_ENDS)
+                kept = max(begun_at_end(self._held, mark) for mark in _BODY_ENDS)
                 text += self._said(len(self._held) - kept)
                 return text
             place, mark = min(ends)
@@ -140,8 +141,3 @@ class _InChannels:
         if self._thinks:
             self.reasoning = (self.reasoning or "") + said
         return "" if self._thinks else said
-
-
-def _begun(text: str, mark: str) -> int:
-    """How many last characters of the text are the first ones of a mark."""
-    return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:n])), 0)
