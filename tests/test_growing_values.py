@@ -6,6 +6,7 @@ import json
 import random
 from typing import Annotated, Any, Literal
 
+import pydantic
 import pytest
 from pydantic import AfterValidator, BaseModel, Field, RootModel
 
@@ -117,6 +118,27 @@ def test_options_dates_and_strings_of_unions_appear_whole() -> None:
     assert prices == {None, 12.5, 3.0}
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#it", "$defs": {"x": {"$anchor": "it", "properties": {"a": {"enum": ["new", "newer"]}}}}},
+        {"$ref": "#/$defs/a%20b", "$defs": {"a b": {"properties": {"a": {"enum": ["new", "newer"]}}}}},
+        {"properties": {"a": {"enum": ["new", "newer"]}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"allOf": [{"properties": {"a": {"type": "string", "format": "date"}}}, {"required": ["a"]}]},
+        {"properties": {"a": {"type": "string", "oneOf": [{"const": "new"}, {"const": "newer"}]}}},
+    ],
+)
+def test_options_appear_whole_however_a_schema_names_them(schema: dict[str, Any]) -> None:
+    text = PartialJson(schema)
+    text.push('{"a": "new')
+    assert text.value() == {}
+    text.push('"')
+    assert text.value() == {"a": "new"}
+    old = PartialJson({"items": [{"type": "string"}, {"enum": ["new", "newer"]}]})
+    old.push('["ne", "new')
+    assert old.value() == ["ne"]
+
+
 def test_items_come_as_soon_as_they_are_whole() -> None:
     lines = json.loads(INVOICE)["lines"]
     stream = gen.stream(ScriptedModel(INVOICE), "x", Invoice, sampler=greedy())
@@ -140,9 +162,17 @@ def test_a_list_may_have_an_alias_and_items_of_several_types() -> None:
     class Basket(BaseModel):
         lines: list[int] | list[str] = Field(alias="Lines")
 
-    for of in ("lines", "Lines"):
-        stream = gen.stream(ScriptedModel('{"Lines": ["a", "bc"]}'), "x", Basket, sampler=greedy())
-        assert list(stream.items(of=of)) == ["a", "bc"]
+    @pydantic.dataclasses.dataclass
+    class Box:
+        lines: list[str] = Field(alias="Lines")
+
+    class Note(BaseModel):
+        said: str
+
+    for kind in (Basket, Box, Basket | None, Annotated[Note | Basket, "one"], RootModel[Basket | Note]):
+        for of in ("lines", "Lines"):
+            stream = gen.stream(ScriptedModel('{"Lines": ["a", "bc"]}'), "x", kind, sampler=greedy())
+            assert list(stream.items(of=of)) == ["a", "bc"]
 
 
 @pytest.mark.parametrize(("text", "kind"), [("[2, 3, 4]", list[Even]), ("2;3;4", gen.repeat(Even, ";"))])

@@ -190,23 +190,40 @@ def _validator(python_type: Any, of: str | None) -> tuple[str | None, Callable[[
     """What the list is called in the text, and a function that gives the value of an item's text."""
     from pydantic import TypeAdapter  # calls without types do not need it
 
-    whole, key = python_type, of
+    key, types = of, [python_type]
     if of is not None:
-        hints = get_type_hints(whole, include_extras=True) if isinstance(whole, type) else {}
-        fields: Mapping[str, Any] = getattr(whole, "model_fields", {})
-        if of in fields:
-            key = _written_name(of, fields[of])
-        else:
-            of = next((name for name, field in fields.items() if _written_name(name, field) == of), of)
-        if of not in hints:
-            raise ArgumentError(f"{show(whole)} has no field {of!r} whose items could be given.")
-        python_type = hints[of]
-    items = _items_of(python_type)
+        found = _fields_of(python_type, of)
+        if not found:
+            raise ArgumentError(f"{show(python_type)} has no field {of!r} whose items could be given.")
+        key = found[0][0]
+        types = [own for name, own in found if name == key]
+    items = [item for one in types for item in _items_of(one)]
     if not items:
-        raise ArgumentError(f"{show(python_type)} is no list whose items could be given.")
+        raise ArgumentError(f"{show(types[0])} is no list whose items could be given.")
     item: Any = Union[tuple(items)]  # noqa: UP007 - of types that are not known here
     adapter: TypeAdapter[Any] = TypeAdapter(item)
     return key, adapter.validate_json
+
+
+def _parts_of(python_type: Any) -> list[Any] | None:
+    """The types of which one is meant: those of a union, of an annotation, or of a pydantic `RootModel`; None for
+    others."""
+    origin, parts = get_origin(python_type), get_args(python_type)
+    if origin in (Annotated, Union, UnionType):
+        return [*parts[:1]] if origin is Annotated else [*parts]
+    root = getattr(python_type, "model_fields", {}).get("root")
+    return None if root is None else [root.annotation]
+
+
+def _fields_of(python_type: Any, of: str) -> list[tuple[str, Any]]:
+    """What a field is called in the text, and its type; of a union that of each type which has it."""
+    if (parts := _parts_of(python_type)) is not None:
+        return [found for part in parts for found in _fields_of(part, of)]
+    hints = get_type_hints(python_type, include_extras=True) if isinstance(python_type, type) else {}
+    fields: Mapping[str, Any] = getattr(python_type, "__pydantic_fields__", {})
+    written = {name: _written_name(name, field) for name, field in fields.items()}
+    name = of if of in hints else next((name for name, said in written.items() if said == of), "")
+    return [(written.get(name, name), hints[name])] if name in hints else []
 
 
 def _written_name(name: str, field: Any) -> str:
@@ -218,14 +235,9 @@ def _written_name(name: str, field: Any) -> str:
 
 def _items_of(python_type: Any) -> list[Any]:
     """The types that a list's items may have; none for types that are no list."""
-    origin, parts = get_origin(python_type), get_args(python_type)
-    if origin is Annotated:
-        return _items_of(parts[0])
-    if origin in (Union, UnionType):
-        return [item for part in parts for item in _items_of(part)]
-    if root := getattr(python_type, "model_fields", {}).get("root"):
-        return _items_of(root.annotation)
-    kind = origin or python_type
+    if (several := _parts_of(python_type)) is not None:
+        return [item for part in several for item in _items_of(part)]
+    kind, parts = get_origin(python_type) or python_type, get_args(python_type)
     if not (isinstance(kind, type) and issubclass(kind, Iterable)) or issubclass(kind, str | bytes | Mapping | Enum):
         return []
     if kind is tuple and parts[1:] != (...,) and parts:  # its places have types of their own

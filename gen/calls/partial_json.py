@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 _NUMBERS_END = frozenset(",]} \n\t\r")
-_NAMED = ("enum", "const", "format", "anyOf", "oneOf", "allOf")  # what makes a string one of several, or of one form
+_NAMED = frozenset(["enum", "const", "format", "allOf"])  # what makes a string one of several, or of one form
 
 
 @dataclass
 class _Open:
-    """An object or array that has not ended: what its part that comes next is called, and what its schema is."""
+    """An object or array that has not ended: what its part that comes next is called, and what schemas it may have."""
 
     is_object: bool
-    schema: Any
+    schemas: list[Any]
     name: str | int
 
 
@@ -36,7 +36,10 @@ class PartialJson:
     """
 
     def __init__(self, schema: Mapping[str, Any], items_in: Sequence[str] | None = None) -> None:
+        from gen.constraints.schema.references import References  # with what compiles types; calls without need it not
+
         self._root, self._items_in = schema, None if items_in is None else [*items_in]
+        self._references = References(schema)
         self.text, self.certain = "", 0
         self._at = 0
         self._open: list[_Open] = []
@@ -64,19 +67,10 @@ class PartialJson:
 
     def may_have_items(self) -> bool:
         """Whether the schema has the array whose items are told."""
-        schema: Any = self._root
+        schemas = [self._root]
         for name in self._items_in or ():
-            schema = self._of_part(schema, name, is_object=True)
-        return self._may_be_array(schema)
-
-    def _may_be_array(self, schema: Any) -> bool:
-        schema = self._resolved(schema)
-        if not isinstance(schema, Mapping):
-            return schema is True
-        for several in ("anyOf", "oneOf"):
-            if several in schema:
-                return any(map(self._may_be_array, schema[several]))
-        return "array" in schema.get("type", "array")
+            schemas = self._references.below(schemas, name)
+        return any("array" in one.get("type", "array") for one in self._references.branches(schemas))
 
     def take_items(self) -> list[str]:
         """The texts of items that have become whole since the last call."""
@@ -98,7 +92,7 @@ class PartialJson:
             return
         if character in "{[":
             self._begin_item()
-            self._open.append(_Open(character == "{", self._schema(), 0))
+            self._open.append(_Open(character == "{", self._schemas(), 0))
             self.certain = self._at + 1
         elif character in "}]":
             self._open.pop()
@@ -117,7 +111,7 @@ class PartialJson:
         if not is_key:
             self._begin_item()
         self._reads, self._begin = "key" if is_key else "string", self._at
-        self._grows, self._half = not is_key and _may_grow(self._resolved(self._schema())), False
+        self._grows, self._half = not is_key and self._may_grow(), False
         if self._grows:
             self.certain = self._at + 1
 
@@ -163,44 +157,13 @@ class PartialJson:
             return None
         return [str(one.name) for one in self._open[:-1]]
 
-    def _schema(self) -> Any:
-        """The schema of the value that comes next."""
+    def _may_grow(self) -> bool:
+        """Whether the string that comes next may be shown before its end."""
+        schemas = self._references.branches(self._schemas())
+        return len(schemas) == 1 and schemas[0].get("type", "string") == "string" and _NAMED.isdisjoint(schemas[0])
+
+    def _schemas(self) -> list[Any]:
+        """The schemas that the value which comes next may have."""
         if not self._open:
-            return self._root
-        outer = self._open[-1]
-        return self._of_part(outer.schema, outer.name, is_object=outer.is_object)
-
-    def _of_part(self, schema: Any, name: str | int, *, is_object: bool) -> Any:
-        """The schema of a part of a value; {"anyOf": ...} where several may be meant."""
-        schema = self._resolved(schema)
-        if not isinstance(schema, Mapping):
-            return {}
-        for several in ("anyOf", "oneOf", "allOf"):
-            if several in schema:
-                found = [self._of_part(one, name, is_object=is_object) for one in schema[several]]
-                found = [one for place, one in enumerate(found) if one is not None and one not in found[:place]]
-                return found[0] if len(found) == 1 else {"anyOf": found} if found else None
-        if is_object:
-            known = schema.get("properties", {})
-            if name in known:
-                return known[name]
-            return schema.get("additionalProperties", None if known or "type" in schema else {})
-        listed = schema.get("prefixItems", [])
-        if isinstance(name, int) and name < len(listed):
-            return listed[name]
-        return schema.get("items", None if "type" in schema and schema["type"] != "array" else {})
-
-    def _resolved(self, schema: Any) -> Any:
-        while isinstance(schema, Mapping) and str(schema.get("$ref", "")).startswith("#"):
-            found: Any = self._root
-            for name in schema["$ref"].split("/")[1:]:
-                found = found[name.replace("~1", "/").replace("~0", "~")]
-            schema = found
-        return schema
-
-
-def _may_grow(schema: Any) -> bool:
-    """Whether a string of a schema may be shown before its end."""
-    if not isinstance(schema, Mapping):
-        return schema is not None
-    return schema.get("type", "string") == "string" and not any(name in schema for name in _NAMED)
+            return [self._root]
+        return self._references.below(self._open[-1].schemas, self._open[-1].name)

@@ -59,7 +59,9 @@ class FieldScorer:
             raise ArgumentError("no fields: the model is gone, and it has to read the text again; ask before.")
         plan = None if constraint is None else constraint.tree
         if constraint is None or not isinstance(plan, Plan) or (leaves := _leaves_of(plan, completion.text)) is None:
-            raise ArgumentError("fields are those of a value whose text is JSON or one of some options.")
+            raise ArgumentError(
+                "fields are those of a value whose text is JSON, a date, another scalar, or one of some options."
+            )
         if request.inputs:
             raise ArgumentError("no fields: the prompt has images, and scores are of texts alone.")
         texts = constraint.vocabulary.texts
@@ -143,8 +145,7 @@ def _leaves_of(plan: Plan, text: str) -> list[_Leaf] | None:
         return [_Leaf((), 0, len(text), given)]
     if kind == "text":
         schema = json.loads(given[0])
-        options = _options([schema], References(schema))
-        return [_Leaf((), 0, len(text), [json.loads(one) for one in options])] if options else None
+        return [_Leaf((), 0, len(text), [json.loads(one) for one in _options([schema], References(schema))])]
     if plan.schema is None:
         return None
     schema = json.loads(plan.schema)
@@ -173,7 +174,7 @@ def _walk(
         if closing == "}":
             step, place = _LEAF.raw_decode(text, place)
             place = _skip(text, _skip(text, place) + 1)
-        for leaf, end in _walk(text, place, (*path, step), _below(schemas, step, root), root):
+        for leaf, end in _walk(text, place, (*path, step), root.below(schemas, step), root):
             place = end
             if leaf is not None:
                 yield leaf, end
@@ -183,39 +184,10 @@ def _walk(
     yield None, place + 1
 
 
-def _branches(schemas: Sequence[Any], root: "References") -> Iterator[Any]:
-    """Schemas without references and alternatives: what is below these."""
-    seen: list[Any] = []
-    todo = list(schemas)
-    while todo:
-        schema = todo.pop(0)
-        if not isinstance(schema, dict) or schema in seen:
-            continue
-        seen.append(schema)
-        if "$ref" in schema:
-            todo.append(root.resolve(schema, "#"))
-        elif branches := schema.get("anyOf") or schema.get("oneOf"):
-            todo += branches
-        else:
-            yield schema
-
-
-def _below(schemas: Sequence[Any], step: str | int, root: "References") -> list[Any]:
-    """The schemas of what is at a name or a place of values of some schemas."""
-    found = []
-    for schema in _branches(schemas, root):
-        if isinstance(step, str):
-            found.append(schema.get("properties", {}).get(step, schema.get("additionalProperties", True)))
-        else:
-            places = schema.get("prefixItems", [])
-            found.append(places[step] if step < len(places) else schema.get("items", True))
-    return found
-
-
 def _options(schemas: Sequence[Any], root: "References") -> list[str]:
     """The texts of all values of some schemas, if these are few scalars; else none."""
     values: list[Any] = []
-    for schema in _branches(schemas, root):
+    for schema in root.branches(schemas):
         kind = schema.get("type")
         if "const" in schema or "enum" in schema:
             values += schema.get("enum", [schema.get("const")])

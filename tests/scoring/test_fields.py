@@ -1,5 +1,6 @@
 """How sure a model was of each leaf of a value. The oracle scores every other value by itself, with `gen.score`."""
 
+import datetime
 import json
 import pickle
 from enum import Enum
@@ -95,6 +96,14 @@ def test_a_value_that_is_a_leaf_itself_is_compared_as_a_whole(output_type: Any, 
         gen.score(model, "x", made.text).sum - gen.score(model, "x", other).sum, abs=1e-4
     )
     assert shares[made.text] > 0
+
+
+def test_a_date_is_a_leaf_without_options() -> None:
+    model = new_model()
+    made = gen.generate(model, "x", datetime.date, seed=1, details=True)
+    [field] = made.fields
+    assert (field.path, field.text, field.other) == ((), made.text, None)
+    assert field.logprob == pytest.approx(gen.score(model, "x", made.text).sum, abs=1e-4)
 
 
 def test_with_tokens_of_several_characters_a_leaf_has_all_tokens_that_touch_it() -> None:

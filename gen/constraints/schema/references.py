@@ -5,7 +5,7 @@ A reference is the root's own address, or "#", with a JSON pointer or an anchor 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
@@ -20,6 +20,8 @@ _HAS_PLAIN_ID = re.compile(r"json-schema\.org/draft-0[34]/")
 _LISTS = frozenset(["allOf", "anyOf", "oneOf", "items", "prefixItems"])
 _MAPS = frozenset(["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"])
 
+_CHOICES = frozenset(["$ref", "anyOf", "oneOf"])
+_PARTS = frozenset(["additionalProperties", "allOf", "const", "enum", "format", "items", "prefixItems", "properties"])
 _LATER = frozenset(["minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties"])  # newer than draft 7
 _REMARKS = frozenset(["contentEncoding", "contentMediaType"])  # keywords that check nothing after draft 7
 
@@ -65,6 +67,42 @@ class References:
             except (KeyError, ValueError, IndexError, TypeError):
                 raise Unsupported(f"$ref {ref[:80]!r} at {path}: there is no such place in the schema") from None
         return node
+
+    def branches(self, schemas: Iterable[Any]) -> list[Any]:
+        """The schemas among which others choose, each once, and what those say beside the choice: none is a reference,
+        an `anyOf` or a `oneOf`. That of any value is {}, and one of no value is left out."""
+        found, seen, todo = list[Any](), list[Any](), [*schemas]
+        while todo:
+            schema = {} if (first := todo.pop(0)) is True else first
+            if schema in seen or not isinstance(schema, dict):
+                continue
+            seen.append(schema)
+            if _CHOICES.isdisjoint(schema):
+                found.append(schema)
+                continue
+            if not _PARTS.isdisjoint(schema) and not (self.alone and "$ref" in schema):
+                found.append({word: said for word, said in schema.items() if word not in _CHOICES})
+            todo += [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+            todo += [self.resolve(schema, "#")] if "$ref" in schema else []
+        return found
+
+    def below(self, schemas: Iterable[Any], step: str | int) -> list[Any]:
+        """The schemas that a part of a value may have: the property of a name, or the item at a place."""
+        found = list[Any]()
+        for schema in self.branches(schemas):
+            if "allOf" in schema:
+                found += self.below(schema["allOf"], step)
+            elif isinstance(step, str):
+                named = schema.get("properties", {})
+                others = schema.get("additionalProperties", not named and "type" not in schema)
+                found.append(named.get(step, others))
+            else:
+                rest = schema.get("items", "array" in schema.get("type", "array"))
+                listed = schema.get("prefixItems", [])
+                if isinstance(rest, list):  # as up to draft 2019-09
+                    listed, rest = rest, schema.get("additionalItems", True)
+                found.append(listed[step] if step < len(listed) else rest)
+        return found
 
     def opposite(self, schema: Any) -> dict[str, Any]:
         """The schema that takes all values which a schema refuses: one object, so that it is read once."""
