@@ -157,15 +157,18 @@ class _Writer:
         if (options := _options(schema)) is not None:
             return options[0]
         if branches := schema.get("anyOf") or schema.get("oneOf"):
-            free = [one for one in branches if not (isinstance(one, dict) and one.get("$ref") in open_)]
+            free = [one for one in branches if not _is_open(one, open_)]
             return self.example(free[0] if free else None, open_)
         kind = schema.get("type")
         match kind[0] if isinstance(kind, list) else kind:
             case "object":
-                return {name: self.example(part, open_) for name, part in schema.get("properties", {}).items()}
+                parts = {name: part for name, part in schema.get("properties", {}).items() if not _is_open(part, open_)}
+                return {name: self.example(part, open_) for name, part in parts.items()}
             case "array":
                 places = [self.example(part, open_) for part in schema.get("prefixItems", ())]
-                return places or [self.example(schema.get("items", True), open_)] * max(1, schema.get("minItems", 1))
+                part, least = schema.get("items", True), schema.get("minItems", 0)
+                count = max(least, 0 if _is_open(part, open_) else min(1, schema.get("maxItems", 1)))
+                return places or [self.example(part, open_)] * count
             case "integer" | "number":
                 return _number(schema)
             case "boolean":
@@ -187,6 +190,11 @@ class _Writer:
             return ""
         own = schema.get("description") or (self.description(self._resolved(schema)) if "$ref" in schema else "")
         return " ".join(own.split())
+
+
+def _is_open(schema: Any, open_: Sequence[str]) -> bool:
+    """Whether a schema is a reference that it stands in: it ends where it can be left out."""
+    return isinstance(schema, dict) and schema.get("$ref") in open_
 
 
 def _options(schema: Any) -> list[Any] | None:

@@ -40,6 +40,13 @@ class Node(BaseModel):
 
 
 OR_NULL = {"anyOf": [{"$ref": "#/definitions/node"}, {"type": "null"}]}
+
+
+class Folder(BaseModel):
+    inside: list["Folder"]
+    first: dict[str, "Folder"] = {}
+
+
 TREE = {
     "definitions": {
         "node": {"type": "object", "properties": {"of": {"type": "array", "items": OR_NULL}}, "required": ["of"]}
@@ -95,7 +102,11 @@ def test_a_type_is_described_by_its_names_types_and_bounds(output_type: Any, sai
 
 
 @pytest.mark.parametrize(
-    "output_type", [Order, Node, bool, int, date, Colour, list[Line], Annotated[int, Field(gt=7)], dict[str, int]]
+    "output_type",
+    [
+        *(Order, Node, Folder, bool, int, date, Colour, list[Line], Annotated[int, Field(gt=7)], dict[str, int]),
+        *(Annotated[list[int], Field(max_length=0)], Annotated[list[int], Field(min_length=3)]),
+    ],
 )
 def test_an_example_is_a_value_of_the_type(output_type: Any) -> None:
     lead, example = gen.describe(output_type, form="example").split("\n", 1)
@@ -104,6 +115,12 @@ def test_an_example_is_a_value_of_the_type(output_type: Any) -> None:
     assert TypeAdapter(output_type).validate_json(text) is not None
     if output_type is Order:
         assert "who orders" in example and "Öl" in example
+
+
+def test_an_example_leaves_out_what_it_stands_in() -> None:
+    properties = {"kind": {"enum": ["oak"]}, "child": {"$ref": "#"}}
+    example = gen.describe(gen.json_schema({"type": "object", "properties": properties}), form="example")
+    assert json.loads(example.split("\n", 1)[1]) == {"kind": "oak", "child": {"kind": "oak"}}
 
 
 @pytest.mark.parametrize(
