@@ -153,9 +153,8 @@ class Request:
             return self.limit - made <= self.constraint.most_tokens
         if self.thinking.grammar is not None:
             return True
-        if self.thinking.room is None:
-            return self.limit - made <= max(1, self.thinking.automaton.most_tokens)
-        return made > 0 or self.thinking.room <= max(1, self.thinking.automaton.most_tokens)  # an answer may have begun
+        room = self.limit if self.thinking.room is None else self.thinking.room  # all tokens may be the answer's
+        return room - made <= max(1, self.thinking.automaton.most_tokens)
 
     @property
     def automaton(self) -> TokenAutomaton | None:

@@ -15,12 +15,13 @@ at most 1 more token ends the text. If `e}` is no token, `u` may not follow: it 
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gen.constraints.composing.thoughts import LINE
+from gen.constraints.composing.thoughts import bounds_of
 from gen.constraints.tables.arena import ALL, FIRST_CLASS, FORCED, FORCED_NEXT, ITSELF, NEEDED, NOTHING, WORST, Arena
 from gen.constraints.tables.masks import allow, bias_table
 from gen.constraints.tables.token_automaton import TokenAutomaton
@@ -28,6 +29,8 @@ from gen.devices import to_device
 from gen.requests.request import Request, Thinking
 from gen.stages.ahead import Ahead
 from gen.stages.stage import Here, Room, Stage, lines
+
+_Numbers = np.ndarray[Any, np.dtype[Any]]
 
 _FAR = 2**62  # more tokens than any row has
 _STAYS = 256  # the column of the state itself; behind it those of the states that end a thought, see `Arena`
@@ -46,7 +49,7 @@ class DeviceConstraints(Stage):
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device
         self._held: list[TokenAutomaton | None] = [None] * count
-        self._used = self._thinks = self._idle = False
+        self._used = self._thinks = self._idle = self._marks = False
         self._version = 0
         self._arena: Arena | None = None  # made with the first constraint, like `_bytes` and the tensors beside it
         self._on_cpu = device.type == "cpu"
@@ -65,15 +68,21 @@ class DeviceConstraints(Stage):
         # those within the thought; at which tokens the thought ends; how many the answer may have; how many there are
         self._thoughts, self._bounds = row(2, torch.int32), row(2, torch.int64)
         self._rooms, self._made = row(1, torch.int64), row(1, torch.int64)
+        self._views = self._views_of_rows() if self._on_cpu else None
+
+    def _views_of_rows(self) -> "_Views":
+        columns = self._state, self._taken, self._goes_on, self._may_end, self._lasts, self._made, self._rooms
+        tables = [one.numpy()[:, 0] for one in columns]
+        return _Views(*tables, *(one.numpy() for one in (self._thoughts, self._bounds)))
 
     def begin(self) -> None:
-        self._used = self._thinks = self._idle = False
+        self._used = self._thinks = self._idle = self._marks = False
         self._held = [None] * self._count
 
     def key(self) -> Hashable:
         if not self._used or self._arena is None:
             return None
-        return self._version, self._arena.version, self._thinks, self._idle
+        return self._version, self._arena.version, self._thinks, self._idle, self._marks
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
         """See `gen.stages.stage.Stage.admit`. Host sync: none for constraints that have been placed."""
@@ -139,51 +148,43 @@ class DeviceConstraints(Stage):
         torch would take, and makes rows of allowed tokens when they are needed. Where all rows may take any token, as
         in a thought before any text, the step leaves the logits as they are."""
         arena = self._arena
-        if not self._on_cpu or arena is None:
+        if self._views is None or arena is None:
             return
-        ahead = self._ahead[here, :width].tolist() if width > 1 else [[one] for one in self._walk_on(here, arena)]
-        idle = True
-        for automaton, states, [may_end] in zip(self._held[here], ahead, self._may_end[here].tolist(), strict=True):
+        views, held, idle, marks = self._views, self._held, True, False
+        ahead = (
+            self._ahead[here, :width].tolist() if width > 1 else [[one] for one in self._walk_on(here, arena, views)]
+        )
+        for automaton, states, may_end in zip(held[here], ahead, views.may_end[here].tolist(), strict=True):
             for state in states:
                 if automaton is not None and state:
-                    all_tokens = arena.fill(automaton, state, self._held) == ALL and may_end
-                    idle = idle and all_tokens and not automaton.needed[arena.state(automaton, state)]
-        self._idle = bool(idle)
+                    row, needed = arena.fill(automaton, state, held)
+                    idle = idle and row == ALL and may_end and not needed
+                    marks = marks or (row == NOTHING and arena.state(automaton, state) in automaton.only)
+        self._idle, self._marks = idle, marks
 
-    def _walk_on(self, here: slice, arena: Arena) -> list[int]:
+    def _walk_on(self, here: slice, arena: Arena, views: "_Views") -> list[int]:
         """On a CPU: let the host walk with the tokens that the rows have taken; return the states of the rows."""
-        there = self._state[here], self._taken[here], self._goes_on[here]
-        states, taken, goes_on = (one.flatten().tolist() for one in there)
-        for row, automaton in enumerate(self._held[here]):
-            if automaton is not None and states[row] and taken[row] >= 0:
-                states[row] = arena.after(automaton, states[row], taken[row]) if goes_on[row] else 0
-        if self._thinks:
-            for row, automaton in enumerate(self._held[here], here.start):
-                if automaton is not None and automaton.jumps is not None:
-                    at = row - here.start
-                    states[at] = self._think_on(arena, automaton, row, states[at], taken[at] >= 0)
-        there[0].numpy()[:, 0] = states
-        there[1].fill_(-1)
+        states: list[int] = views.state[here].tolist()
+        taken, goes_on = views.taken[here].tolist(), views.goes_on[here].tolist()
+        for at, automaton in enumerate(self._held[here]):
+            if automaton is None:
+                continue
+            if states[at] and taken[at] >= 0:
+                states[at] = arena.after(automaton, states[at], taken[at]) if goes_on[at] else 0
+            if automaton.jumps is not None:
+                states[at] = self._think_on(arena, automaton, here.start + at, states[at], taken[at] >= 0, views)
+        views.state[here], views.taken[here] = states, -1
         return states
 
-    def _think_on(self, arena: Arena, automaton: TokenAutomaton, row: int, state: int, took: bool) -> int:
+    @staticmethod
+    def _think_on(arena: Arena, automaton: TokenAutomaton, row: int, state: int, took: bool, views: "_Views") -> int:
         """On a CPU: the state of a row that may have a thought, at the next token; its limit moves on."""
-        made = self._made.numpy()
-        made[row, 0] += took
-        count = int(made[row, 0])
-        state = self._closed(arena, automaton, row, state, count)
-        entries, bodies = self._thoughts[row].tolist()
-        if 0 < state < bodies and (room := int(self._rooms[row, 0])) < _FAR:
-            self._lasts.numpy()[row, 0] = count + room - (state < entries)
+        views.made[row] = made = int(views.made[row]) + took
+        state = _closed(arena, automaton, state, made, views.bounds[row])
+        entries, bodies = views.thoughts[row].tolist()
+        if 0 < state < bodies and (room := int(views.rooms[row])) < _FAR:
+            views.lasts[row] = made + room - (state < entries)
         return state
-
-    def _closed(self, arena: Arena, automaton: TokenAutomaton, row: int, state: int, made: int) -> int:
-        """On a CPU: the record that replaces another one after so many tokens."""
-        near, bound = self._bounds[row].tolist()
-        if not state or made < near or automaton.jumps is None:
-            return state
-        jumps = automaton.jumps[arena.state(automaton, state)]
-        return arena.record(automaton, int(jumps[int(made >= bound)]))
 
     def __call__(self, logits: Tensor, here: Here, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """See `gen.stages.stage.Stage`; (n, vocab), float32 for logits in half precision. Host sync: none."""
@@ -254,17 +255,18 @@ class DeviceConstraints(Stage):
         torch.lt(made, self._lasts[here], out=self._goes_on[here])
 
     def ahead(self, row: int, drafts: int) -> Ahead | None:
-        assert self._arena is not None  # tells mypy
-        self._walk_on(slice(row, row + 1), self._arena)
+        assert self._arena is not None and self._views is not None  # tells mypy
+        arena, views = self._arena, self._views
+        self._walk_on(slice(row, row + 1), arena, views)
         automaton, records = self._held[row], self._records_ahead(1 + drafts).numpy()[row]
-        records[0] = self._state.numpy()[row, 0]
+        records[0] = views.state[row]
         if automaton is None or not records[0]:
             records[1:] = 0
             return None
-        arena, made = self._arena, int(self._made[row, 0])
+        made, bounds = int(views.made[row]), views.bounds[row]
 
         def closed(state: int, place: int) -> int:
-            return self._closed(arena, automaton, row, state, made + place)
+            return _closed(arena, automaton, state, made + place, bounds)
 
         return Ahead(arena, automaton, records, closed)
 
@@ -351,7 +353,7 @@ class DeviceConstraints(Stage):
         assert self._arena is not None and self._bias is not None  # tells mypy
         masked = allow(logits, self._arena.rows.index_select(0, row.view(-1)), self._bias, wanted)
         ends = lines(self._ends, here)
-        if self._thinks:
+        if self._marks or (self._thinks and not self._on_cpu):
             mark = self._arena.table.index_select(0, (self._states(here) + FORCED).view(-1)).view(-1, 1)
             ends = torch.where((row == NOTHING) & (mark > 0), mark.to(torch.int64) - 1, ends)
         only = 0.0 if ends.shape[1] == 1 else torch.where(ends == ends[:, :1], 0.0, -math.inf)
@@ -391,6 +393,28 @@ class DeviceConstraints(Stage):
             self._version += 1
 
 
+class _Views(NamedTuple):
+    """On a CPU: the memory of the stage's tensors of the same names, which the host reads and writes far sooner so."""
+
+    state: _Numbers
+    taken: _Numbers
+    goes_on: _Numbers
+    may_end: _Numbers
+    lasts: _Numbers
+    made: _Numbers
+    rooms: _Numbers
+    thoughts: _Numbers
+    bounds: _Numbers
+
+
+def _closed(arena: Arena, automaton: TokenAutomaton, record: int, made: int, bounds: _Numbers) -> int:
+    """On a CPU: the record that replaces another one after so many tokens."""
+    near, bound = bounds.tolist()
+    if not record or made < near:
+        return record
+    return arena.record(automaton, automaton.closed(arena.state(automaton, record), made, near, bound))
+
+
 def _repeated(ends: Sequence[int], width: int) -> list[int]:
     return [*ends, *[ends[0]] * (width - len(ends))]
 
@@ -421,7 +445,7 @@ def _begun(arena: Arena, thinking: Thinking, limit: int, made: Sequence[int]) ->
     automaton, walker = thinking.automaton, thinking.walker()
     for token_id in made:
         walker.push(token_id)
-    bounds = thinking.most - min(LINE, thinking.most // 2), thinking.most
+    bounds = bounds_of(thinking.most)
     if automaton.free:
         return walker.state, _Begun(bounds=bounds, last=_FAR)
     if thinking.room is None:

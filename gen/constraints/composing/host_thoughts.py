@@ -44,11 +44,6 @@ class HostThoughtWalker(ThoughtWalker):
         rows, _ = TokenAutomaton.rows(self._automaton, int(self._automaton.group_of[self._now]))
         return rows[0]
 
-    @property
-    def _now(self) -> int:
-        """The state that the next token follows."""
-        return self._automaton.closed(self.state, self._made, self._most)
-
     def _may_answer(self, state: int) -> bool:
         """Whether the answer begins in a state."""
         return 0 < state <= self._automaton.entries if self._automaton.free else self._automaton.is_complete(state)
@@ -57,12 +52,7 @@ class HostThoughtWalker(ThoughtWalker):
         if not self.state:
             self._made += 1
             return self._take(token_id)
-        before = self._now
-        self.cut = self.cut or before != self.state
-        if self._thinks:
-            self.begins = self._made + (before > self._automaton.entries)
-        self._made += 1
-        self.state = self._automaton.next_state(before, token_id)
+        self._go_on(token_id)
         if self._may_answer(self.state):
             self.matcher = self._grammar.matcher()
             self.state = self.state if self._automaton.free else 0

@@ -25,10 +25,15 @@ from gen.errors import ConstraintError
 from gen.runtime.forking import new_lock
 from gen.tokens.thoughts import ANSWER, CHANNELS, Marks
 
-LINE = 16
-"""A thought that comes near to its bound ends at the end of a line, if one comes within so many last tokens."""
-
+_LINE = 16  # a thought near to its bound ends at the end of a line, if one comes within so many last tokens
 _BREAK = 10  # a line break
+
+
+def bounds_of(most: int) -> tuple[int, int]:
+    """After how many tokens a thought of at most `most` is near to its bound, and after how many it is there."""
+    return most - min(_LINE, most // 2), most
+
+
 _SPECIAL = slice(0xF5, 0x100)  # the bytes of special tokens
 _Bytes = npt.NDArray[np.int32]  # (256,) the state after each byte
 
@@ -95,12 +100,6 @@ class ThoughtAutomaton(TokenAutomaton):
         while state in self.only:
             state, count = self.next_state(state, self.only[state]), count + 1
         return count
-
-    def closed(self, state: int, made: int, most: int) -> int:
-        """The state that replaces another one after `made` tokens, if a thought has at most so many."""
-        if not 0 < state <= self.bodies or made < most - min(LINE, most // 2):
-            return state
-        return int(self.jumps[state, int(made >= most)])
 
     def next_state(self, state: int, token_id: int) -> int:
         """As `TokenAutomaton.next_state`; where anything may come, a token that spells nothing changes nothing."""
@@ -321,7 +320,7 @@ class ThoughtWalker(DeviceWalker):
 
     def __init__(self, automaton: ThoughtAutomaton, most: int, room: int | None) -> None:
         super().__init__(automaton)
-        self._most = most
+        self._near, self._bound = bounds_of(most)
         self._room = room
         self._made = 0
         self.begins = 0
@@ -336,17 +335,23 @@ class ThoughtWalker(DeviceWalker):
     def _thinks(self) -> bool:
         return 0 < self.state <= self._automaton.bodies
 
-    def push(self, token_id: int) -> bool:
-        automaton, made = self._automaton, self._made
-        before = automaton.closed(self.state, made, self._most)
+    @property
+    def _now(self) -> int:
+        """The state that the next token follows."""
+        return self._automaton.closed(self.state, self._made, self._near, self._bound)
+
+    def _go_on(self, token_id: int) -> None:
+        """The thought and the answer's automaton go on with a token."""
+        automaton, before = self._automaton, self._now
         self.cut = self.cut or before != self.state
         if self._thinks:
-            self.begins = made + (before > automaton.entries)
+            self.begins = self._made + (before > automaton.entries)
         self._made += 1
-        if automaton.free and not before:
-            return True
-        self.state = automaton.next_state(before, token_id)
-        return automaton.free or self.state != 0
+        self.state = automaton.next_state(before, token_id) if before else 0
+
+    def push(self, token_id: int) -> bool:
+        self._go_on(token_id)
+        return self.state != 0 or self._automaton.free
 
     def short(self, left: int, ahead: int) -> bool:
         if self._automaton.free:

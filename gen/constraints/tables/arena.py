@@ -73,7 +73,7 @@ class Arena:
         self.rows[ALL] = 255
         self.version = 0
         self._places: dict[TokenAutomaton, _Place] = {}
-        self._seen: dict[int, int] = {}  # on a CPU, the first row of each record whose rows are known to be there
+        self._seen: dict[int, tuple[int, int]] = {}  # on a CPU, what `fill` gives, of records whose rows are there
         self._free = [*range(NOTHING + 1, count)]
 
     def place(self, automaton: TokenAutomaton, held: Collection[TokenAutomaton | None]) -> int:
@@ -103,15 +103,15 @@ class Arena:
             return record
         return self.record(automaton, automaton.next_state(self.state(automaton, record), token_id))
 
-    def fill(self, automaton: TokenAutomaton, record: int, held: Collection[TokenAutomaton | None]) -> int:
+    def fill(self, automaton: TokenAutomaton, record: int, held: Collection[TokenAutomaton | None]) -> tuple[int, int]:
         """On a CPU: make the rows of a state's whole group, unless they are there.
 
         Returns:
-            Where the first of them is: all tokens that the state allows.
+            Where the first of them is, all tokens that the state allows; and how many tokens suffice to end a text.
         """
         if record not in self._seen:
             self._fill(automaton, record, held)
-            self._seen[record] = int(self.table[record])
+            self._seen[record] = int(self.table[record]), int(self.table[record + NEEDED])
         return self._seen[record]
 
     def _fill(self, automaton: TokenAutomaton, record: int, held: Collection[TokenAutomaton | None]) -> None:

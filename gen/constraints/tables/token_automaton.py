@@ -102,6 +102,10 @@ class TokenAutomaton:
             state = self.next_state(state, token_id)
         return state
 
+    def closed(self, state: int, made: int, near: int, bound: int) -> int:
+        """The state that replaces another one after `made` tokens, at the bound of a thought or near to it."""
+        return state if made < near or self.jumps is None else int(self.jumps[state, int(made >= bound)])
+
     def most_after(self, state: int) -> int:
         """How many tokens certainly suffice from a state, and from all that can be reached from it."""
         if self._most is None:
