@@ -151,8 +151,8 @@ def read_requests(
             )
         if thinks is True and thoughts is None:
             raise ArgumentError(
-                f"prompt {number} asks for a thought by {setting('thinking')}, and its chat template marks none that "
-                f"may come there; leave {setting('thinking')} out, or load a model that thinks."
+                f"prompt {number} asks for {setting('thinking')}, and its chat template marks no thought that may come "
+                f"there; leave {setting('thinking')} out, or load a model that thinks."
             )
         why_whole = "has images" if illustrated else "is a chat" if is_chat else ""
         why_whole = "has its last turn alone left" if turns else why_whole
