@@ -53,13 +53,13 @@ class SchemaOrder:
         ref = schema.get("$ref")
         if isinstance(ref, str) and ref.startswith("#") and ref not in followed:
             nodes += self._in_place(self._resolve(ref), instance, (*followed, ref))
-        for one in schema.get("allOf", []):
-            nodes += self._in_place(one, instance, followed)
+        beside = [*schema.get("allOf", [])]
         for word in ("anyOf", "oneOf"):
-            met = [one for one in schema.get(word, []) if self._meets(one, instance)]
-            for one in met[:1]:
-                nodes += self._in_place(one, instance, followed)
-        return nodes
+            beside += [one for one in schema.get(word, []) if self._meets(one, instance)][:1]
+        if "if" in schema:
+            taken = ("if", "then") if self._meets(schema["if"], instance) else ("else",)
+            beside += [schema[word] for word in taken if word in schema]
+        return nodes + [node for one in beside for node in self._in_place(one, instance, followed)]
 
     def _resolve(self, ref: str) -> Any:
         node = self._root

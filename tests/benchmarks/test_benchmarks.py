@@ -220,7 +220,8 @@ def test_instances_are_written_in_the_order_of_their_schema() -> None:
         "anyOf": [{"required": ["z"]}, {"properties": {"y": {}}, "required": ["w"]}],
         "$defs": {"x": {"items": {"properties": {"d": {}, "c": {}}}}},
     }
-    order = SchemaOrder(schema)
+    order = SchemaOrder(schema | {"if": {"required": ["q"]}, "then": {"properties": {"p": {}}}})
+    assert order.text({"z": 1, "q": 2, "p": 3, "a": []}) == '{"a":[],"p":3,"z":1,"q":2}'
     assert order.text({"a": [{"c": 1, "d": 2}], "w": 3, "b": 4, "y": 5}) == '{"b":4,"a":[{"d":2,"c":1}],"y":5,"w":3}'
     assert not order.undeclared
     order.text({"a": [{"e": 1}], "z": 1})

@@ -42,7 +42,7 @@ _REFERENCE = rf"({_URI}|(/({_PATH}+(/{_PATH}*)*)?|{_SEGMENT}+(/{_PATH}*)*)?{_AFT
 _POINTER = r"(/([^/~]|~[01])*)*"
 _ATOM = r"([a-zA-Z0-9 _,:;@%&=~\"'<>!#/-]|\\[dDwWsSbB.\\/^$*+?()\[\]{}|-]|\.|\[\^?([a-zA-Z0-9 _.,:@]|a-z|A-Z|0-9)+\])"
 _ATOMS = rf"({_ATOM}([*+?]|\{{[1-9]\}})?)*"
-_REGEX = rf"\^?{_ATOMS}(\({_ATOMS}(\|{_ATOMS})*\)[*+?]?{_ATOMS})*\$?"
+_BRANCH = rf"\^?{_ATOMS}(\({_ATOMS}(\|{_ATOMS})*\)[*+?]?{_ATOMS})*\$?"
 
 FORMATS = {
     "date": DATE,
@@ -63,7 +63,7 @@ FORMATS = {
     "uri-template": _URI,
     "json-pointer": _POINTER,
     "relative-json-pointer": rf"(0|[1-9]\d{{0,8}})(#|{_POINTER})",
-    "regex": _REGEX,
+    "regex": rf"{_BRANCH}(\|{_BRANCH})*",
     "base64 encoding": r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?",
 }
 
