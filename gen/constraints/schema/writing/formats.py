@@ -40,8 +40,8 @@ _URI = rf"([a-zA-Z][a-zA-Z0-9+.-]*:({_AUTHORITY}(/{_PATH}*)*|/?{_PATH}+(/{_PATH}
 _SEGMENT = rf"([a-zA-Z0-9._~!$&'()*+,;=@-]|{_ESCAPED})"  # without a colon, so that a first segment is no scheme
 _REFERENCE = rf"({_URI}|(/({_PATH}+(/{_PATH}*)*)?|{_SEGMENT}+(/{_PATH}*)*)?{_AFTER_PATH})"
 _POINTER = r"(/([^/~]|~[01])*)*"
-_ATOM = r"([a-zA-Z0-9 _,:;@%&=~\"'<>!#/-]|\\[dDwWsSbB.\\/^$*+?()\[\]{}|-]|\.|\[\^?([a-zA-Z0-9 _.,:@]|a-z|A-Z|0-9)+\])"
-_ATOMS = rf"({_ATOM}([*+?]|\{{[1-9]\}})?)*"
+_ATOM = r"([a-zA-Z0-9 _,:;@%&=~\"'<>!#/-]|\\[dDwWsS.\\/^$*+?()\[\]{}|-]|\.|\[\^?([a-zA-Z0-9 _.,:@]|a-z|A-Z|0-9)+\])"
+_ATOMS = rf"({_ATOM}([*+?]|\{{[1-9]\}})?|\\[bB])*"
 _BRANCH = rf"\^?{_ATOMS}(\({_ATOMS}(\|{_ATOMS})*\)[*+?]?{_ATOMS})*\$?"
 
 FORMATS = {

@@ -85,7 +85,11 @@ ORACLES: dict[str, tuple[Callable[[str], object], list[str], list[str]]] = {
     "iri-reference": (reference, ["../a"], ["\\"]),
     "json-pointer": (POINTER.fullmatch, ["", "/a~1b/0", "/"], ["a", "/~", "/~2"]),
     "relative-json-pointer": (RELATIVE.fullmatch, ["0", "1/a", "2#"], ["01", "/a", "-1"]),
-    "regex": (re.compile, ["^[a-z]+$", r"a\.b?", "(a|b)*c", "^on|off$", "|"], ["(", "[", "a**", "*", "a|*", "a|(b"]),
+    "regex": (
+        re.compile,
+        ["^[a-z]+$", r"a\.b?", "(a|b)*c", "^on|off$", "|", r"\bx"],
+        ["(", "[", "a**", "*", "a|*", "a|(b", r"\B*"],
+    ),
 }
 
 
