@@ -11,6 +11,7 @@ Greedy, in one batch; time is CPU time of this process.
 
 import json
 import time
+from collections.abc import Sequence
 from random import Random
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ NAMES = ["Ada Lovelace", "Ben Okri", "Carla Bruni", "Deniz Kaya", "Emil Zátopek
 CITIES = ["Berlin", "Bogota", "Lagos", "Oslo", "Kyoto"]
 THINGS = ["lamp", "chair", "mirror", "table", "clock", "vase"]
 FOODS = ["apples", "eggs", "lemons", "onions", "pears", "buns", "carrots", "plums", "bagels", "melons"]
+QUESTION = 'List everything that is to be bought, as a JSON list of objects with "name" and "count".'
 COLOURS = ["red", "green", "blue", "black"]
 
 
@@ -57,12 +59,13 @@ def orders(count: int) -> list[tuple[str, dict[str, Any]]]:
     return made
 
 
-def lists(count: int) -> list[tuple[str, set[tuple[str, int]]]]:
-    random, made = Random(1), []
+def lists(count: int, foods: Sequence[str] = FOODS, *, seed: int = 1) -> list[tuple[str, list[tuple[str, int]]]]:
+    """Messages, and the things that they ask for."""
+    random, made = Random(seed), []
     for _ in range(count):
-        found = [(food, random.randint(2, 30)) for food in random.sample(FOODS, random.randint(3, 6))]
+        found = [(food, random.randint(2, 30)) for food in random.sample(foods, random.randint(3, 6))]
         said = [f"{number} {food}" for food, number in found]
-        made.append((f"We are out of food. Please buy {', '.join(said[:-1])} and {said[-1]}.", set(found)))
+        made.append((f"We are out of food. Please buy {', '.join(said[:-1])} and {said[-1]}.\n\n{QUESTION}", found))
     return made
 
 
@@ -92,8 +95,7 @@ def fields_right(model: Any) -> list[dict[str, object]]:
 
 def items_found(model: Any) -> list[dict[str, object]]:
     cases, rows = lists(60), list[dict[str, object]]()
-    question = 'List everything that is to be bought, as a JSON list of objects with "name" and "count".'
-    chats = [[{"role": "user", "content": f"{text}\n\n{question}"}] for text, _ in cases]
+    chats = [[{"role": "user", "content": text}] for text, _ in cases]
     kind = list[Item]
     for whitespace in ("line", "compact", "indent", "model", None):
         bounded = None if whitespace is None else gen.json_schema(kind, whitespace=whitespace)
@@ -101,8 +103,8 @@ def items_found(model: Any) -> list[dict[str, object]]:
         right = wrong = 0
         for one, (_, truth) in zip(made, cases, strict=True):
             found = _read(one.text)
-            right += len(found & truth)
-            wrong += len(found - truth)
+            right += len(found & set(truth))
+            wrong += len(found - set(truth))
         tokens = sum(len(one.token_ids) for one in made)
         total = sum(len(truth) for _, truth in cases)
         row = {"layout": whitespace or "free text", f"found of {total}": right, "wrong": wrong, "tokens": tokens}
