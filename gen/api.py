@@ -224,10 +224,10 @@ def generate(
             "timeout". A step that has begun is finished first. A text of an output type then raises an IncompleteError;
             with shorten=True a whole value is returned instead. None is no limit. Not for beam search.
         draft: a text that was made before and that the new one may be like: a `Completion`, its receipt, a list of
-            token ids, or a str. Steps then read up to 63 of its tokens at once, and make as many where the two texts
-            are the same. The text is the same with any draft; a wrong one costs little time. For a list of prompts,
-            give a list with a draft or None for each; samples of a prompt share theirs. It is ignored where `speculate`
-            says that steps run without drafts, and on CUDA.
+            token ids, or a str. Steps then read up to 63 of its tokens at once, on CUDA up to 7, and make as many where
+            the two texts are the same. The text is the same with any draft; a wrong one costs little time. For a list
+            of prompts, give a list with a draft or None for each; samples of a prompt share theirs. It is ignored where
+            `speculate` says that steps run without drafts.
         local_files: whether images may be paths and file: URLs. Give False if messages come from people whom you do not
             know. data: URLs are read either way, up to 40 million pixels.
         max_batch_tokens: how many tokens all rows that run at once may have room for together. Each prompt must fit

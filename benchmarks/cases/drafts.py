@@ -144,7 +144,8 @@ def compare_case(
         settings["top_logprobs"] = random.choice([0, 2, 5])
     plain = _run(model, prompts, output_type, settings, False)
     given = {"draft": [_draft(random, plain, number) for number in range(count)]} if drafts else {}
-    with any_widths(random, wider=drafts) if not drafts or random.random() < 0.5 else nullcontext():
+    wider = drafts and model.placement.logits_device.type == "cpu"  # elsewhere no step is wider
+    with any_widths(random, wider=wider) if not drafts or random.random() < 0.5 else nullcontext():
         through = random.random() < 0.3 and all(sampler.samples == 1 for sampler in samplers)
         run = _through_an_engine if through else _run
         drafted = run(model, prompts, output_type, settings | given, speculation)

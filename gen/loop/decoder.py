@@ -13,7 +13,7 @@ from gen.loop.results.ring import Ring, Sent, packed
 from gen.loop.results.top_tokens import PromptTokens, TopTokens
 from gen.loop.searches.drawing import DrawKeys
 from gen.loop.searches.search import Given, Search
-from gen.loop.speculation.drafts import FORCED, LONGEST, Drafts, look_up
+from gen.loop.speculation.drafts import FORCED, LONGEST, Drafts
 from gen.loop.speculation.host_drafts import SoFar, drafts_of
 from gen.loop.speculation.settings import MOST, MOST_RECORDED, Speculation
 from gen.models.base import Model
@@ -104,6 +104,8 @@ class Decoder:
             stage.begin()
         self._tops.begin()
         self._history.begin()
+        if self.drafts is not None:
+            self.drafts.begin()
 
     def serves(self, model: Model) -> bool:
         """Whether texts can go on in these rows: not if the model has another dtype since they were made, or if rows
@@ -128,10 +130,11 @@ class Decoder:
     def step_kind(self, width: int = 1) -> tuple[Hashable, ...]:
         """What a step does, beside its shape: equal for steps that make the same calls on the same tensors."""
         stages = tuple(stage.key() for stage in self.stages)
-        drafts = None if self.device.type == "cpu" else self.speculation  # on a CPU the host makes drafts
+        drafts = self.speculation if self.drafts_in_steps else None  # on a CPU the host makes drafts
         return (
             width,
             drafts,
+            0 if self.drafts is None else self.drafts.earlier,
             self._history.wanted,
             self.search.key(),
             stages,
@@ -185,8 +188,15 @@ class Decoder:
     @property
     def _wants_history(self) -> bool:
         """Whether something looks at the tokens so far."""
-        drafts = self.speculation is not None and self.speculation.prompt and self.device.type != "cpu"
-        return drafts or any(stage.looks_back for stage in self._active)
+        return self._looks_up or any(stage.looks_back for stage in self._active)
+
+    @property
+    def _looks_up(self) -> bool:
+        """Whether each step looks for its last tokens in those before, or in texts that were made before."""
+        speculation, drafts = self.speculation, self.drafts
+        if speculation is None or drafts is None or not self.drafts_in_steps:
+            return False
+        return speculation.prompt or drafts.earlier > 0
 
     def read_told(
         self, row: int, part: Sequence[int], start: int, following: Sequence[int], told: PromptTokens
@@ -271,14 +281,15 @@ class Decoder:
         feed, newest = drafts.feed[here], self.search.results[0][here]
         feed[:, :1] = newest
         kinds, real = drafts.kinds[here], drafts.real[here].unsqueeze(1)
-        if speculation.prompt:
-            feed[:, 1:], found = look_up(*self._history.before(here, view), drafts.numbers)
+        if self._looks_up:
+            so_far = self._history.before(here, view)
+            feed[:, 1:], found = drafts.find(here, *so_far, prompt=speculation.prompt)
             torch.clamp(found + drafts.numbers[:MOST], max=LONGEST, out=kinds)
             torch.mul(found > 0, speculation.most, out=real)
         else:
             real.zero_()
         if drafter is not None:
-            coming, forced = drafter.draft(here, feed, real, self._generated[here] + 1, walks=speculation.prompt)
+            coming, forced = drafter.draft(here, feed, real, self._generated[here] + 1, walks=self._looks_up)
             torch.clamp(coming, max=speculation.most, out=real)
             kinds.masked_fill_(forced, FORCED)
 
@@ -366,6 +377,8 @@ class Decoder:
         self._tops.admit(requests)
         for stage in self.stages:
             stage.admit(rows, requests, tokens)
+        if self.drafts is not None and self.speculation is not None and self.drafts_in_steps:
+            self.drafts.admit(rows, [one.prompt_ids for one in requests], [one.draft for one in requests])
         self._history.admit(rows, tokens, wanted=self._wants_history)
 
     def _choose(

@@ -48,6 +48,21 @@ def test_drafts_are_what_followed_the_newest_of_the_longest_repetitions() -> Non
     assert [found_before(np.array(text)) for text in texts] == expected
 
 
+def test_an_earlier_text_is_looked_through_too() -> None:
+    history = torch.tensor([[1, 2, 3, 1, 2, -1, -1], [7, 8, 9, 7, 5, 6, -1]])
+    earlier = torch.tensor([[9, 1, 2, 4, 5, -1, -1], [8, 9, -1, -1, -1, -1, -1]])
+    lengths, numbers = torch.tensor([[5], [4]]), torch.arange(8)
+    drafts, kinds = look_up(history, lengths, numbers, earlier)
+    assert drafts[:, :3].tolist() == [[4, 5, 0], [8, 9, 7]] and kinds.tolist() == [
+        [2],
+        [1],
+    ]  # of equals, the earlier text
+    drafts, kinds = look_up(history, lengths, numbers, earlier, own=False)
+    assert drafts[0, :2].tolist() == [4, 5] and kinds.tolist() == [[2], [0]]
+    drafts, kinds = look_up(history, lengths, numbers, earlier[:, :0])
+    assert drafts[0, :2].tolist() == [3, 1] and kinds.tolist() == [[2], [1]]
+
+
 @pytest.mark.parametrize("pattern", ['\\{"name": "[a-z]+", "age": [0-9]+\\}', "(yes|no, never)", "abc(aa)?abc", "日本"])
 def test_what_is_forced_spells_the_one_way_on(pattern: str) -> None:
     vocabulary = Vocabulary(spelled())

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import gen
 from benchmarks.cases.drafts import compare_case
@@ -16,8 +17,10 @@ from gen.errors import ArgumentError
 from gen.loop.scheduler import Scheduler
 from gen.loop.speculation.drafts import RECORDED
 from gen.loop.speculation.host_drafts import EarlierText
+from gen.loop.step_times import Costs
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import beam_search, greedy, multinomial
+from tests.helpers.waits import waits
 
 PROMPT = "Once upon a time"
 
@@ -95,10 +98,42 @@ def test_an_unchanged_text_takes_few_steps(sampler: Any, model: TransformersMode
     assert len(steps) <= 12 and found.accepted > 0.8 * len(found.token_ids)
 
 
+def test_on_a_gpu_each_step_looks_through_the_draft(
+    gpu: torch.device, model: TransformersModel, steps: list[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Costs, "_of", lambda self, rows, width: 1.1)  # on virtual GPUs no step is faster than another
+    drawn = multinomial(temperature=0.8, top_p=0.95)
+    plain = [made(model, sampler=drawn, speculate=False, seed=seed, max_new_tokens=60) for seed in (3, 4)]
+    own = gen.load("demo", device=gpu)
+    for speculate in ("auto", gen.Speculation(prompt=False)):  # what came before in the text itself is not looked at
+        arguments: dict[str, Any] = {"sampler": drawn, "max_new_tokens": 60, "speculate": speculate}
+        steps.clear()
+        found = made(own, plain[0], **arguments)
+        assert (found.token_ids, found.text) == (plain[0].token_ids, plain[0].text)
+        assert found.accepted > 40 and len(steps) < 20
+        wrong = made(own, plain[1], **arguments)
+        assert wrong.token_ids == plain[0].token_ids
+        counts, _ = waits(lambda tokens: made(own, plain[0], **(arguments | {"max_new_tokens": tokens})), 12, 60)  # noqa: B023
+        assert counts[0] == counts[1] <= 2
+    with gen.Engine(own, rows=4) as engine:  # a longer draft joins, and one text has none
+        settings: dict[str, Any] = {"eos_token_id": [], "sampler": drawn, "max_new_tokens": 60}
+        drafts = [(3, plain[0]), (4, None), (4, [*plain[1].token_ids, *range(400)])]
+        running = [engine.submit(PROMPT, seed=seed, draft=one, **settings) for seed, one in drafts]
+        texts = [one.completion().token_ids for one in running]
+    assert texts == [plain[0].token_ids, plain[1].token_ids, plain[1].token_ids]
+
+
 @pytest.mark.parametrize("seed", [0, 1, 7, 8])
 def test_no_draft_changes_a_text(seed: int, model: TransformersModel) -> None:
     _, differences = compare_case(model, seed, longest=60, drafts=True)
     assert differences == []
+
+
+def test_no_draft_changes_a_text_on_a_gpu(gpu: torch.device) -> None:
+    own = gen.load("demo", device=gpu)
+    for seed in (1, 5):
+        _, differences = compare_case(own, seed, longest=30, drafts=True)
+        assert differences == []
 
 
 def test_every_function_takes_a_draft(model: TransformersModel) -> None:
