@@ -19,7 +19,7 @@ class Speculation:
     Args:
         prompt: whether to draft what followed when the last tokens stood in the prompt or the text before.
         output_type: whether to draft tokens that an output type forces.
-        most: how many tokens a step may draft, 1 to 7; in float32, a step may draft more from a `draft`.
+        most: how many tokens a step may draft, 1 to 7; on a CPU, in float32, it may draft more from a `draft`.
     Raises:
         ArgumentError: a value of another kind, or nothing to draft from.
     """
