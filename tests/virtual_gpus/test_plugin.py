@@ -25,10 +25,24 @@ def test_always():
 """
 COMMAND = """
 import subprocess, sys
+from multiprocessing import get_context
 PROGRAM = "import sitecustomize, sys; print('torch' in sys.modules); import torch; print(torch.cuda.device_count())"
+CHECKED = "from virtual_gpus import no_host_sync; import torch; print(no_host_sync, torch.cuda.device_count())"
 
-def test_program():
+def count(results):
+    import torch
+    results.put(torch.cuda.device_count())
+
+def test_programs():
     assert subprocess.check_output([sys.executable, "-c", PROGRAM], text=True).split() == ["False", "3"]
+    assert subprocess.check_output([sys.executable, "-c", CHECKED], text=True).split()[-1] == "3"
+
+def test_a_spawned_child():
+    results = get_context("spawn").SimpleQueue()
+    child = get_context("spawn").Process(target=count, args=(results,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0 and results.get() == 3
 """
 
 
@@ -67,7 +81,8 @@ def test_programs_that_the_tests_start_have_the_gpus_if_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ("-p", "virtual_gpus.plugin", "--virtual-gpus", "3", "--virtual-gpus-in-commands")
-    assert "1 passed" in _run(tmp_path, monkeypatch, *options, tests=COMMAND)
+    assert "2 passed" in _run(tmp_path, monkeypatch, *options, tests=COMMAND)
+    assert "2 passed" in _run(tmp_path, monkeypatch, *options, "-p", "xdist", "-n1", tests=COMMAND)
 
 
 def test_pytest_finds_the_plugin_by_itself_under_its_own_name() -> None:

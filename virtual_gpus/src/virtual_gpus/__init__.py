@@ -3,6 +3,7 @@
 What needs torch is imported when it is first used, so neither `import virtual_gpus` nor pytest's plugin waits for it.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,8 @@ class StreamRaceError(VirtualGpuError, RuntimeError):
 
 
 _HOMES = dict.fromkeys(("SyncReport", "allowed", "no_host_sync"), "syncs") | {"virtual_gpus": "emulator"}
+if "VIRTUAL_GPUS" in os.environ:  # torch comes first: it opens this program's block, for which modules must be whole
+    import_module("torch")
 
 
 def __getattr__(name: str) -> Any:

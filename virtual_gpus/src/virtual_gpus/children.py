@@ -25,7 +25,7 @@ from virtual_gpus.machine import active_machine, device_type
 from virtual_gpus.plain_tensors import plain
 from virtual_gpus.virtual_tensor import VirtualTensor, on_gpu
 
-_for_the_process = ExitStack()
+for_the_process = ExitStack()  # the block that a parent or the environment has asked for
 
 
 def open_in_child(gpus: int, memory: int, device: str) -> None:
@@ -33,8 +33,8 @@ def open_in_child(gpus: int, memory: int, device: str) -> None:
     from virtual_gpus.emulator import virtual_gpus
 
     if active_machine() is None:
-        _for_the_process.enter_context(virtual_gpus(gpus, device=device, memory=memory))
-        atexit.register(_for_the_process.close)
+        for_the_process.enter_context(virtual_gpus(gpus, device=device, memory=memory))
+        atexit.register(for_the_process.close)
 
 
 class _Inherited:
@@ -104,10 +104,6 @@ def substitutes() -> list[tuple[object, str, object]]:
     return [(multiprocessing.spawn, "get_preparation_data", prepare)]
 
 
-FOLDER = Path(__file__).parent / "commands"
-VARIABLE = "VIRTUAL_GPUS"
-
-
 @contextmanager
 def with_virtual_gpus(gpus: int, memory: int, device: str = "cuda") -> Iterator[None]:
     """In the block, Python programs that are started open a block of their own when they import torch.
@@ -117,6 +113,6 @@ def with_virtual_gpus(gpus: int, memory: int, device: str = "cuda") -> Iterator[
         memory: how many bytes each device has; each program counts its own use.
         device: their type.
     """
-    path = os.pathsep.join(filter(None, [str(FOLDER), os.environ.get("PYTHONPATH", "")]))
-    with patch.dict(os.environ, {"PYTHONPATH": path, VARIABLE: f"{gpus} {memory} {device}"}):
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parent / "commands"), os.environ.get("PYTHONPATH", "")]))
+    with patch.dict(os.environ, {"PYTHONPATH": path, "VIRTUAL_GPUS": f"{gpus} {memory} {device}"}):
         yield

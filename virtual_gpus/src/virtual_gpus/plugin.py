@@ -44,10 +44,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _open(config: pytest.Config, options: Namespace) -> None:
     if getattr(options, "virtual_gpus", 0):  # a test module may name the plugin after the options were read
-        from virtual_gpus.children import with_virtual_gpus
+        from virtual_gpus.children import for_the_process, with_virtual_gpus
         from virtual_gpus.cuda.memory import read_size
         from virtual_gpus.emulator import virtual_gpus
 
+        for_the_process.close()  # a worker of xdist has a block already, which knows less than these options
         block = config.stash[_block] = ExitStack()
         gpus, memory, device = options.virtual_gpus, options.virtual_gpu_memory, options.virtual_gpu_device
         if options.virtual_gpus_in_commands:
