@@ -1,14 +1,16 @@
 """CUDA graphs on virtual GPUs behave like real ones; on a machine with a GPU the same tests run on it."""
 
+import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from virtual_gpus import DeviceError, no_host_sync, virtual_gpus
+from virtual_gpus import no_host_sync, virtual_gpus
 
 
 def captured(step: Callable[[], object], pool: Any = None) -> torch.cuda.CUDAGraph:
@@ -133,16 +135,102 @@ def test_a_pool_whose_graphs_are_gone_is_refused() -> None:
             torch.cuda.CUDAGraph().capture_begin(pool=handle)
 
 
-def test_draws_and_pinned_memory_are_refused_in_a_virtual_capture() -> None:
+@pytest.mark.parametrize("amp", [False, True])
+def test_a_graph_holds_a_whole_step_of_training(gpu: torch.device, amp: bool) -> None:
+    """The oracle is the same step without a graph, for every optimizer that can be captured."""
+    torch.manual_seed(0)
+    inputs, targets = torch.randn(5, 8, device=gpu), torch.randn(5, 4, device=gpu)
+    weights = torch.nn.Linear(8, 4).state_dict()
+
+    def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", enabled=amp):
+            loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        return loss
+
+    def steps_of(make: Callable[..., torch.optim.Optimizer]) -> Callable[[], Tensor]:
+        model = torch.nn.Linear(8, 4, device=gpu)
+        model.load_state_dict(weights)
+        optimizer = make(model.parameters())
+        return partial(step, model, optimizer)
+
+    optim = torch.optim
+    adam, fused = partial(optim.Adam, capturable=True), partial(optim.SGD, momentum=0.9, fused=True)
+    for make in (adam, fused, partial(optim.Rprop, capturable=True), partial(optim.SGD, foreach=True)):
+        plainly, recorded = steps_of(make), steps_of(make)
+        with torch.cuda.stream(torch.cuda.Stream(gpu)):  # type: ignore[no-untyped-call]
+            for _ in range(2):
+                plainly()
+                recorded()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = recorded()
+        for _ in range(3):
+            inputs.normal_()
+            graph.replay()
+            torch.testing.assert_close(loss, plainly())
+
+
+def test_graphed_callables_have_gradients(gpu: torch.device) -> None:
+    plainly = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GELU(), torch.nn.LayerNorm(4)).to(gpu)
+    recorded = copy.deepcopy(plainly)
+    torch.cuda.make_graphed_callables(recorded, (torch.randn(2, 3, device=gpu),))
+    for _ in range(2):
+        inputs = torch.randn(2, 3, device=gpu)
+        for model in (plainly, recorded):
+            model.zero_grad()
+            model(inputs).square().sum().backward()
+        for expected, found in zip(plainly.parameters(), recorded.parameters(), strict=True):
+            torch.testing.assert_close(found.grad, expected.grad)
+
+
+def test_each_replay_draws_anew(gpu: torch.device) -> None:
+    own = torch.Generator(gpu)
+    numbers, kept = torch.ones(8, device=gpu), torch.zeros(2, 8, device=gpu)
+
+    def step() -> None:
+        kept[0].copy_(torch.nn.functional.dropout(numbers, 0.5))
+        kept[1].normal_(generator=own)
+
+    def seed() -> None:
+        torch.cuda.manual_seed(1)
+        own.manual_seed(2)
+
+    seed()
+    expected = []
+    for _ in range(3):
+        step()
+        expected.append(kept.clone())
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(own)
+    seed()
+    with torch.cuda.graph(graph):
+        step()
+    for one in expected:
+        graph.replay()
+        assert torch.equal(kept, one)
+
+
+def test_draws_of_unknown_generators_and_pinned_memory_are_refused_in_a_virtual_capture() -> None:
     with virtual_gpus(1):
-        numbers = torch.ones(2, device="cuda")
-        with pytest.raises(DeviceError, match=r"no random numbers in the capture of a graph: normal_"):
-            captured(lambda: numbers.normal_())
+        numbers, own = torch.ones(2, device="cuda"), torch.Generator("cuda")
+        with pytest.raises(RuntimeError, match="generator not in capture mode"):
+            captured(lambda: numbers.normal_(generator=own))
         with pytest.raises(RuntimeError, match="previous error") as raised:
             captured(lambda: torch.ones(2).pin_memory())
         assert "not permitted when stream is capturing: pin_memory" in str(raised.value.__context__)
         assert not torch.cuda.is_current_stream_capturing()
         assert numbers.tolist() == [1.0, 1.0]
+
+
+def test_a_graph_holds_no_work_of_the_host() -> None:
+    with virtual_gpus(1):
+        of_host, numbers = torch.zeros(2), torch.zeros(2, device="cuda")
+        graph = captured(lambda: (of_host.add_(1), numbers.add_(1)))
+        graph.replay()
+        assert of_host.tolist() == [1.0, 1.0] and numbers.tolist() == [1.0, 1.0]
 
 
 def test_a_capture_in_one_thread_leaves_others_alone() -> None:

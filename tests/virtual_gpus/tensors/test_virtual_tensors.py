@@ -364,8 +364,6 @@ def test_queries_of_the_hardware_have_answers() -> None:
         assert torch.cuda.memory_allocated() == 0
         assert not torch.cuda.is_current_stream_capturing()
         assert torch.device(1) == torch.device("cuda:1")
-        with pytest.raises(DeviceError, match="capture no gradients"):
-            torch.cuda.make_graphed_callables(abs, ())
 
 
 def test_code_with_a_kernel_of_its_own_can_tell_a_virtual_gpu() -> None:

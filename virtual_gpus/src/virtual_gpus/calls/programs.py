@@ -128,7 +128,8 @@ def _call(original: Callable[..., Any], func: OpOverload, args: tuple[Any, ...],
         wanted = {key: value for key, value in named.items() if key in _OF_COPIES and value is not None}
         if name == "aten::_to_copy":
             wanted["copy"] = True
-        moves = machine_index(device) is not None or place_of(tensors[0]) != CPU
+        by_autograd = named.get("layout") is not None and torch._C._current_graph_task_id() >= 0
+        moves = not by_autograd and (machine_index(device) is not None or place_of(tensors[0]) != CPU)
         return to(tensors[0], device, **wanted) if moves else original(*args, **kwargs)
     if name == "aten::_assert_tensor_metadata":
         return _check_metadata(original, named, device)

@@ -14,7 +14,6 @@ from uuid import UUID
 import torch
 from torch import Tensor
 
-from virtual_gpus import DeviceError
 from virtual_gpus.cuda import generators, memory, races
 from virtual_gpus.cuda.cuda_graphs import GraphContext, VirtualGraph, graph_pool_handle, is_capturing
 from virtual_gpus.cuda.memory import mem_get_info, usage
@@ -202,11 +201,6 @@ class Ranges:
         """The end of a device's range has no effect."""
 
 
-def no_graphed_callables(*args: object, **kwargs: object) -> None:
-    """Stands for torch.cuda.make_graphed_callables, whose graphs have gradients."""
-    raise DeviceError("virtual GPUs capture no gradients: use torch.cuda.CUDAGraph or torch.cuda.graph.")
-
-
 def nothing(*args: object, **kwargs: object) -> None:
     """Stands for a function that has no effect here."""
 
@@ -222,7 +216,6 @@ _CUDA: dict[str, Callable[..., Any]] = {
     "graph_pool_handle": graph_pool_handle,
     "CUDAGraph": VirtualGraph,
     "graph": GraphContext,
-    "make_graphed_callables": no_graphed_callables,
     "ipc_collect": nothing,
     "set_sync_debug_mode": set_sync_debug_mode,
     "get_sync_debug_mode": get_sync_debug_mode,
@@ -301,6 +294,8 @@ def _of_cuda() -> list[tuple[object, str, object]]:
     cuda += [(torch._C, name, nothing) for name in ("_cuda_clearCublasWorkspaces", "_host_emptyCache")]
     cuda += [(torch._C, name, value) for name, value in memory.ALLOCATOR.items()]
     cuda += [(torch.cuda.streams, name, _CUDA[name]) for name in ("Stream", "Event", "ExternalStream")]
+    graphs = ("CUDAGraph", "graph", "graph_pool_handle", "is_current_stream_capturing")
+    cuda += [(torch.cuda.graphs, name, _CUDA[name]) for name in graphs]
     cuda.append((torch.cuda, "_cudart", CudaRuntime()))
     cuda.append((torch.backends.cuda, "is_built", lambda: True))
     # torch's compiler imports it if torch is built for CUDA

@@ -1,9 +1,9 @@
-"""CUDA graphs of virtual GPUs: a graph keeps the calls of a capture, and a replay repeats them on the same memory.
+"""CUDA graphs of virtual GPUs: a graph keeps the operators of a capture, and a replay repeats them on the same memory.
 
-As on CUDA, a capture changes nothing: at its end, memory that its calls wrote is restored. A capture refuses what CUDA
-refuses there: the default stream, and anything that makes the host wait. Such a capture ends with an error, with the
-same effects as in torch: the device's generator draws nothing before another capture has ended well, and no capture can
-use the memory pool again.
+As on CUDA, a capture changes nothing: at its end, memory that they wrote is restored, and so are generators. A capture
+refuses what CUDA refuses there: the default stream, and anything that makes the host wait. Such a capture ends with an
+error, with the same effects as in torch: the device's generator draws nothing before another capture has ended well,
+and no capture can use the memory pool again.
 Source: CUDAGraph::capture_end of torch 2.11, which raises before it notifies the generator and the allocator of pinned
 memory.
 """
@@ -15,12 +15,11 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from virtual_gpus import DeviceError
 from virtual_gpus.call_sites import CallSite
 from virtual_gpus.calls.storages import on_host
+from virtual_gpus.cuda.generators import identity
 from virtual_gpus.cuda.streams_and_events import StreamContext, VirtualStream, current_stream
 from virtual_gpus.machine import machine
 from virtual_gpus.plain_tensors import directly, on_the_cpu, plain
@@ -54,8 +53,8 @@ def is_capturing() -> bool:
 class VirtualGraph:
     """torch.cuda.CUDAGraph on a virtual GPU.
 
-    A replay makes the capture's calls again, and writes the results into the tensors that they returned in the capture.
-    Captures draw no random numbers here.
+    A replay calls the capture's operators again, and writes the results into the tensors that they returned in the
+    capture. It draws new random numbers.
 
     Attributes:
         broken: whether its capture has refused something.
@@ -63,6 +62,7 @@ class VirtualGraph:
 
     def __init__(self, keep_graph: bool = False) -> None:
         self.broken = False
+        self._generators: list[torch.Generator] = []
         self._calls: list[tuple[Callable[..., Any], Any, Any, Any]] | None = None
         self._pool: _Pool | None = None
 
@@ -86,9 +86,13 @@ class VirtualGraph:
         _used.add(handle)
         self._pool = _pools.setdefault(handle, _Pool())
         self._handle = handle
-        self._capture = _Capture()
+        self._capture = _Capture(self._generators)
         self._capture.begin()
         machine().captured = self
+
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        """Let calls of the capture draw from a generator of yours; a GPU's own needs none."""
+        self._generators.append(generator)
 
     def capture_end(self) -> None:
         """Make the graph of the calls that were kept, and restore the tensors that they wrote."""
@@ -151,12 +155,13 @@ class GraphContext:
 
 
 class _Capture:
-    """Between the begin and the end of a capture: keeps calls, and the memory that they overwrite."""
+    """Between the begin and the end of a capture: keeps operators, the memory that they overwrite, and generators."""
 
-    def __init__(self) -> None:
-        self.calls: list[tuple[Callable[..., Any], Any, Any, Any]] = []
-        self._writes = _Writes()
-        self._contexts: tuple[Any, ...] = (listening(_Refusal(counting=True)), self._writes, _Functions(self.calls))
+    def __init__(self, generators: list[torch.Generator]) -> None:
+        self._states = [(one, one.get_state()) for one in (*machine().generators, *generators)]
+        self._operators = _Operators({identity(one) for one, _ in self._states})
+        self.calls = self._operators.calls
+        self._contexts: tuple[Any, ...] = (listening(_Refusal(counting=True)), self._operators)
 
     def begin(self) -> None:
         for context in self._contexts:
@@ -165,7 +170,9 @@ class _Capture:
     def end(self) -> None:
         for context in reversed(self._contexts):
             context.__exit__(None, None, None)
-        self._writes.undo()
+        self._operators.undo()
+        for generator, state in self._states:
+            generator.set_state(state)
 
 
 class _Refusal(SyncReport):
@@ -175,43 +182,35 @@ class _Refusal(SyncReport):
         machine().refuse_capture(what)
 
 
-class _Functions(TorchFunctionMode):
-    """Keeps every call of a torch function."""
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps every operator on the GPU, and the memory that it overwrites."""
 
-    def __init__(self, calls: list[tuple[Callable[..., Any], Any, Any, Any]]) -> None:
-        super().__init__()
-        self._calls = calls
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        made = func(*args, **kwargs)
-        tensors = [plain(tensor) for tensor in _tensors(made)]
-        if made is None or tensors:  # calls that only ask for a shape are left out
-            given = {_storage(tensor) for value in (args, kwargs) for tensor in _tensors(value)}
-            new = [None if _storage(tensor) in given else tensor for tensor in tensors]
-            self._calls.append(
-                (func, _memory(args), _memory(kwargs), new if any(one is not None for one in new) else [])
-            )
-        return made
-
-
-class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps the memory that operators overwrite."""
-
-    def __init__(self) -> None:
+    def __init__(self, generators: set[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._generators = generators
+        self.calls: list[tuple[Callable[..., Any], Any, Any, Any]] = []
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        rule = rule_of(func)
-        if rule.seeded and rule.name != "dropout":
-            raise DeviceError(f"virtual GPUs draw no random numbers in the capture of a graph: {rule.name}")
-        for name, _, tensor in rule.tensors(args, kwargs or {}):
+        kwargs = kwargs or {}
+        rule, generator = rule_of(func), kwargs.get("generator")
+        if rule.seeded and generator is not None and identity(generator) not in self._generators:
+            raise RuntimeError("Attempt to increase offset for a CUDA generator not in capture mode.")
+        given = list(_tensors([args, kwargs]))
+        with_gpu = any(type(tensor) is VirtualTensor for tensor in given)
+        for name, _, tensor in rule.tensors(args, kwargs) if with_gpu else ():
             if name in rule.written:
                 storage = plain(tensor).untyped_storage()
                 if storage.data_ptr() not in self._before:
                     self._before[storage.data_ptr()] = storage, on_host(storage)
-        return func(*args, **(kwargs or {}))
+        made = func(*args, **kwargs)
+        found = list(_tensors(made))
+        if with_gpu or any(type(tensor) is VirtualTensor for tensor in found):  # a graph holds no work of the host
+            old = {_storage(tensor) for tensor in given}
+            new = [None if _storage(tensor) in old else plain(tensor) for tensor in found]
+            written = new if any(one is not None for one in new) else []
+            self.calls.append((func, _memory(args), _memory(kwargs), written))
+        return made
 
     def undo(self) -> None:
         """Restore the memory to before the first write."""

@@ -40,7 +40,7 @@ class VirtualGenerator(_TorchGenerator, metaclass=_AnyGenerator):
         index = _gpu_of(device)
         self._gpu = CPU if index is None else index
         if index is not None:
-            _virtual[_identity(self)] = self
+            _virtual[identity(self)] = self
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -63,10 +63,11 @@ def refuse_generator(expected: str, found: str) -> NoReturn:
 
 def is_virtual_generator(generator: torch.Generator) -> bool:
     """Whether a generator belongs to a virtual GPU; torch may pass the same one on as another Python object."""
-    return _identity(generator) in _virtual
+    return identity(generator) in _virtual
 
 
-def _identity(generator: Any) -> int:
+def identity(generator: Any) -> int:
+    """A number that all Python objects of a generator share."""
     address: int = generator._cdata
     return address
 
