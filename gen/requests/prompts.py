@@ -185,7 +185,7 @@ def read_one_prompt(
     text, encode = written
     is_chat = not isinstance(prompt, str)
     if most is not None and not images and (least := model.tokenizer.least_tokens(text, most)):
-        raise no_room(number, f"at least {least}", most, whole=is_chat)
+        raise no_room(number, f"at least {least}", most, prompt, chat=chat, whole=False)
     if model.reads_images:
         token_ids, inputs = model.encode(text, images, add_special_tokens=not is_chat)
         if images:
@@ -197,13 +197,20 @@ def read_one_prompt(
     return token_ids, illustrated
 
 
-def no_room(number: int, tokens: int | str, context_length: int, *, whole: bool) -> ContextError:
-    """The error for a prompt after which the context has no room for a new token.
+def no_room(
+    number: int, tokens: int | str, context_length: int, prompt: Prompt, *, chat: bool, whole: bool
+) -> ContextError:
+    """The error for a prompt after which the context has no room for a new token, with what would cut it.
 
     Args:
-        whole: whether the prompt cannot be cut, as a chat or with images.
+        chat: whether a text is a chat's message.
+        whole: whether nothing cuts it, as with images.
     """
-    advice = "" if whole else in_python('; gen.generate(truncate="left") keeps its end')
+    messages, advice = as_messages(prompt, chat=chat, images=0), ""
+    if not whole and not messages:
+        advice = in_python('; gen.generate(truncate="left") keeps its end')
+    elif not whole and sum(one.get("role") == "user" for one in messages) > 1:
+        advice = in_python('; gen.generate(truncate="turns") leaves out old turns')
     return ContextError(
         f"prompt {number} has {tokens} tokens; the model's context of {context_length} leaves no room for a new one. "
         f"Shorten the prompt{advice}."

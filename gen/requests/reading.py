@@ -174,7 +174,8 @@ def read_requests(
         if room <= most and (settings.truncate is None or why_whole):  # else a larger limit cuts more of the prompt
             bound = "context"
         if room < min(1, most):
-            raise no_room(number, len(token_ids), model.context_length, whole=bool(why_whole))
+            whole = turns or illustrated is not None
+            raise no_room(number, len(token_ids), model.context_length, prompt, chat=settings.chat, whole=whole)
         count = 1 if isinstance(sampler, BeamSearchSampler) else sampler.samples
         if count > _MOST_SAMPLES:
             raise ArgumentError(

@@ -103,13 +103,18 @@ def test_what_cannot_be_cut_is_refused(prompt: Any, settings: dict[str, Any], me
     assert model.steps == 0
 
 
-def test_without_it_an_overlong_prompt_says_what_to_give_and_a_chat_does_not() -> None:
+def test_without_it_an_overlong_prompt_says_what_to_give() -> None:
     generate: Any = gen.generate
     model = ScriptedModel("abc", context_length=32)
     with pytest.raises(gen.ArgumentError, match=r'Shorten the prompt; gen.generate\(truncate="left"\) keeps its end.$'):
         generate(model, "x" * 40)
     with pytest.raises(gen.ArgumentError, match=r"Shorten the prompt.$"):
         generate(model, "x" * 40, chat=True, **PLAIN)
+    chat = [{"role": "user", "content": "x" * 20}] * 2
+    model.tokenizer.use_chat_template("{% for one in messages %}{{ one.content }}{% endfor %}")
+    with pytest.raises(gen.ArgumentError, match=r'gen.generate\(truncate="turns"\) leaves out old turns.$'):
+        generate(model, chat)
+    assert generate(model, chat, truncate="turns", max_new_tokens=3) == "abc"
 
 
 def test_a_chat_loses_its_oldest_turns_and_no_more_than_it_must() -> None:
