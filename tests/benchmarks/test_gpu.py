@@ -126,7 +126,7 @@ def test_every_step_runs_on_virtual_gpus(tmp_path: Path, monkeypatch: pytest.Mon
     [refused] = report["smoke"]["recovery"]["refused"]
     assert refused.startswith("CaptureFailed: ")
     junit = [ElementTree.parse(path).getroot() for path in (tmp_path / "tests").glob("*.xml")]
-    assert len(junit) == 2 and sum(int(suite.get("tests", 0)) for root in junit for suite in root) == 6
+    assert len(junit) == 2 and sum(int(suite.get("tests", 0)) for root in junit for suite in root) == 10
     assert report["attention"]["1 x 64"]["as chosen"]["us"] > 0
     assert report["profiles"].keys() == {"gen", "gen without graphs", "transformers"}
     steps = [report["decode"]["tiny: 1 x 40"], report["decode"]["135m: 32 x 4096, cuDNN last"]]

@@ -20,6 +20,7 @@ PARTS = (
     "torch:_C._ExcludeDispatchKeyGuard",
     "torch:_C._IncludeDispatchKeyGuard",
     "torch:_C._SetExcludeDispatchKeyGuard",
+    "torch:_C._current_graph_task_id",
     "torch:_C._ensureCUDADeviceGuardSet",
     "torch:_C._functorch.get_unwrapped",
     "torch:_C._functorch.is_functorch_wrapped_tensor",
