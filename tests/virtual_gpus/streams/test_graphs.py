@@ -228,7 +228,7 @@ def test_draws_of_unknown_generators_and_pinned_memory_are_refused_in_a_virtual_
 def test_a_graph_holds_no_work_of_the_host() -> None:
     with virtual_gpus(1):
         of_host, numbers = torch.zeros(2), torch.zeros(2, device="cuda")
-        graph = captured(lambda: (of_host.add_(1), numbers.add_(1)))
+        graph = captured(lambda: (of_host.add_(1), torch.rand(2, generator=torch.Generator()), numbers.add_(1)))
         graph.replay()
         assert of_host.tolist() == [1.0, 1.0] and numbers.tolist() == [1.0, 1.0]
 

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from virtual_gpus.call_sites import CallSite
 from virtual_gpus.calls.storages import on_host
-from virtual_gpus.cuda.generators import identity
+from virtual_gpus.cuda.generators import identity, is_virtual_generator
 from virtual_gpus.cuda.streams_and_events import StreamContext, VirtualStream, current_stream
 from virtual_gpus.machine import machine
 from virtual_gpus.plain_tensors import directly, on_the_cpu, plain
@@ -193,8 +193,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        rule, generator = rule_of(func), kwargs.get("generator")
-        if rule.seeded and generator is not None and identity(generator) not in self._generators:
+        rule, own = rule_of(func), kwargs.get("generator")
+        if own is not None and is_virtual_generator(own) and identity(own) not in self._generators:
             raise RuntimeError("Attempt to increase offset for a CUDA generator not in capture mode.")
         given = list(_tensors([args, kwargs]))
         with_gpu = any(type(tensor) is VirtualTensor for tensor in given)
