@@ -3,6 +3,7 @@
 import inspect
 import logging
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -115,10 +116,10 @@ class TransformersModel(Model):
     def recommended_sampler(self) -> Sampler:
         """See `gen.models.generation_config.recommended_sampler`; the generation config is read at each use."""
         config, ends = self._generation_config, self.eos_token_ids
-        stated = config and config.to_dict(), ends
+        stated = config and vars(config), ends
         if self._recommended is None or self._recommended[0] != stated:
             vocab_size = min(self.vocab_size, self.tokenizer.vocab_size)
-            self._recommended = stated, recommended_sampler(config, vocab_size, ends)
+            self._recommended = deepcopy(stated), recommended_sampler(config, vocab_size, ends)
         return self._recommended[1]
 
     @property

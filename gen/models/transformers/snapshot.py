@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from operator import is_
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.modules import module as every_module
@@ -57,16 +58,17 @@ class Snapshot:
         self._left: list[Any] = []
         self._vouched, others = vouched, 0
         self._look_at((root, *beside))
-        for thing in self._left:  # the list grows
-            way = ways[type(thing)]
-            if way == MODULE:
-                self._take_module(thing)
-            elif way == TENSOR:
-                self._tensors.append(thing)
-                self._places.append(_place(thing))
-            elif others < _MOST:
-                others += 1
-                self._look_into(thing)
+        with torch._C.DisableTorchFunctionSubclass():  # packed weights would answer each question in Python
+            for thing in self._left:  # the list grows
+                way = ways[type(thing)]
+                if way == MODULE:
+                    self._take_module(thing)
+                elif way == TENSOR:
+                    self._tensors.append(thing)
+                    self._places.append(_place(thing))
+                elif others < _MOST:
+                    others += 1
+                    self._look_into(thing)
         if others == _MOST:
             self.unseen = f"reach more than {_MOST} objects"
         del self._seen, self._left
@@ -86,9 +88,9 @@ class Snapshot:
         Args:
             without: the ids of tensors that are left out.
         """
-        return tuple(
-            [-1 if tensor.is_inference() else tensor._version for tensor in self._tensors if id(tensor) not in without]
-        )
+        tensors = [tensor for tensor in self._tensors if id(tensor) not in without]
+        with torch._C.DisableTorchFunctionSubclass():  # as above
+            return tuple([-1 if tensor.is_inference() else tensor._version for tensor in tensors])
 
     @property
     def hooked(self) -> bool:
