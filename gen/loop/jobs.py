@@ -276,6 +276,17 @@ def alike(jobs: Sequence[Job], job: Job, budget: int) -> bool:
     )
 
 
+def not_ended(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs that have not ended; the others finish, since their readers may have cancelled them meanwhile."""
+    left = []
+    for job in jobs:
+        if job.ended:
+            job.finish()
+        else:
+            left.append(job)
+    return left
+
+
 def fail_all(jobs: Iterable[Job], error: Exception) -> None:
     """End jobs with an error: the first prompt's has this one, which a call raises, and the others have copies."""
     for place, job in enumerate(sorted(jobs, key=lambda job: job.request.number)):

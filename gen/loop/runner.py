@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Self
 
 from gen.errors import ModelError, ResultError
-from gen.loop.jobs import Job, fail_all, new_job
+from gen.loop.jobs import Job, fail_all, new_job, not_ended
 from gen.loop.memory import TooManyRows, check_room, is_out_of_memory
 from gen.loop.options import Options
 from gen.loop.prefixes.sharing import together
@@ -126,7 +126,7 @@ class Runner:
         self._drop()  # before new rows are made
         if not short and serves:
             self._blame(error, failing, jobs, running)
-        self._restart([job for job in jobs if not job.ended], rows)
+        self._restart(not_ended(jobs), rows)
 
     def _blame(self, error: Exception, failing: Sequence[LogitsProcessor], jobs: list[Job], running: list[Job]) -> None:
         """End the jobs that are to blame for an error.

@@ -13,7 +13,7 @@ from math import inf
 from time import monotonic
 
 from gen.errors import ResultError
-from gen.loop.jobs import Job, alike
+from gen.loop.jobs import Job, alike, not_ended
 from gen.loop.memory import is_out_of_memory
 from gen.loop.options import BESIDE_STEPS, WHOLE, Options
 from gen.loop.prefixes.columns import load
@@ -108,10 +108,10 @@ class Scheduler:
             self._catch_up(0)
 
     def give_up(self) -> list[Job]:
-        """The jobs that have not ended, in no order; do not use the batch any more."""
+        """The jobs that have not ended, in no order, and the others finish; do not use the batch any more."""
         jobs = dict.fromkeys(job for _, _, sent in self._sent for job, _ in sent)
         jobs |= dict.fromkeys([*self._live, *self._waiting, *([self._reading[0]] if self._reading else [])])
-        return [job for job in jobs if not job.ended]
+        return not_ended(jobs)
 
     def _expire(self) -> None:
         """End the texts whose time is over."""
@@ -388,17 +388,16 @@ class Scheduler:
         ended, right = False, 0
         for job, row in jobs:
             taker = job.takers[0]
-            if taker.ended or job.error is not None:
-                continue
-            right += self._learn(job, row, received) > 0
-            try:
-                for results in received.places[: received.made[row]]:
-                    if job.known:
-                        job.known -= 1
-                    else:
-                        taker.take(results, row)
-            except Exception as error:  # an error of a tokenizer
-                job.fail(error)
+            if not (taker.ended or job.error is not None):
+                right += self._learn(job, row, received) > 0
+                try:
+                    for results in received.places[: received.made[row]]:
+                        if job.known:
+                            job.known -= 1
+                        else:
+                            taker.take(results, row)
+                except Exception as error:  # an error of a tokenizer
+                    job.fail(error)
             ended = ended or job.over
             if job.ended:
                 job.finish()

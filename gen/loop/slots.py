@@ -45,7 +45,7 @@ class Slots:
         for job in gone:
             self.at[job.row : job.row + job.width] = [None] * job.width
         if gone:
-            self.live = [job for job in self.live if not job.over]
+            self.live = [job for job in self.live if job not in gone]  # others may be cancelled by now
         return gone
 
     def shape(self, width: int = 1) -> tuple[int, int]:

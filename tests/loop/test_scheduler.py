@@ -13,6 +13,7 @@ from torch import Tensor
 
 import gen
 from gen.loop import runner
+from gen.loop.decoder import Decoder
 from gen.loop.jobs import Job
 from gen.loop.options import Options
 from gen.loop.row_pool import RowPool
@@ -207,6 +208,75 @@ def test_a_cancelled_job_frees_its_row_by_the_next_step_and_one_that_waits_never
     assert texts([jobs[1], *waiting[1:]]) == ["z" * 90, "next", "last"]
     assert sorted(map(id, ended)) == sorted(map(id, [*jobs, *waiting]))
     assert [*b"never"] not in [tokens for _, tokens in model.filled()]
+
+
+def test_a_job_that_is_cancelled_while_rows_are_freed_ends_too() -> None:
+    class CancelledLate(Job):
+        """Another thread cancels it right after it was seen to go on, while the other one is over."""
+
+        @property
+        def over(self) -> bool:
+            seen = Job.over.fget(self)  # type: ignore[attr-defined]
+            self.cancelled = self.cancelled or first.over
+            return bool(seen)
+
+    model = Logged(lambda prompt: b"abcde"[: int(prompt)])
+    late, first, last = new_jobs(model, ["5", "2", "3"])
+    late.__class__ = CancelledLate
+    ended: list[Job] = []
+    for job in (late, first, last):
+        job.done = ended.append
+    with Runner(model, [late, first], Options(), rows=2) as running:
+        running.add(last)
+        for _ in range(20):
+            running.advance()
+        assert running.idle
+    assert [*map(id, ended)] == [*map(id, (first, late, last))]
+    assert texts([first, last]) == ["ab", "abc"]
+
+
+@pytest.mark.parametrize("serves", [True, False])
+def test_a_job_that_is_cancelled_while_a_step_fails_ends_too(serves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Logged(say)
+    jobs, ended = new_jobs(model, ["06", "07", "01"]), list[Job]()
+    for job in jobs:
+        job.done = ended.append
+    with Runner(model, jobs[:2], Options(), rows=2) as running:
+        running.advance()
+        running.advance()
+        if serves:  # memory runs out in the step in which it is cancelled
+            model.most = 1
+            advance = LoggedRows.step
+
+            def step(rows: LoggedRows, token_ids: Tensor, view: int) -> Tensor:
+                jobs[0].cancelled = True
+                return advance(rows, token_ids, view)
+
+            monkeypatch.setattr(LoggedRows, "step", step)
+        else:  # or rows do not serve the model any more
+            jobs[0].cancelled = True
+            monkeypatch.setattr(Decoder, "serves", lambda self, model: False)
+            running.add(jobs[2])
+            monkeypatch.undo()
+        while not running.idle:
+            running.advance()
+    assert sorted(map(id, ended)) == sorted(map(id, jobs[: 2 if serves else 3]))
+
+
+def test_a_text_that_cannot_be_read_ends_though_its_last_token_is_on_its_way() -> None:
+    with virtual_gpus(1):
+        model = gen.from_transformers(tiny_model(vocab_size=259, num_hidden_layers=1).to("cuda"), byte_tokenizer())
+        job, other = new_jobs(model, ["once", "upon"], max_new_tokens=[4, 8], eos_token_id=[])
+        ended: list[Job] = []
+        job.done = ended.append
+        with Runner(model, [job, other], Options(), rows=2) as running:
+            while job.launched < 4:
+                running.advance()
+            assert not ended  # its last token is on its way
+            job.error, job.cancelled = ValueError("planted"), True  # as a reader does whose tokenizer fails
+            while not running.idle:
+                running.advance()
+        assert ended == [job]
 
 
 @pytest.mark.usefixtures("in_parts")
