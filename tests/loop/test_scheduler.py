@@ -246,11 +246,11 @@ def test_a_job_that_is_cancelled_while_a_step_fails_ends_too(serves: bool, monke
         running.advance()
         if serves:  # memory runs out in the step in which it is cancelled
             model.most = 1
-            advance = LoggedRows.step
+            plain_step = LoggedRows.step
 
             def step(rows: LoggedRows, token_ids: Tensor, view: int) -> Tensor:
                 jobs[0].cancelled = True
-                return advance(rows, token_ids, view)
+                return plain_step(rows, token_ids, view)
 
             monkeypatch.setattr(LoggedRows, "step", step)
         else:  # or rows do not serve the model any more
