@@ -289,7 +289,7 @@ class Completion:
                 the call; or this is a copy of the completion that the call has returned.
         """
         if self._write_receipt is None:
-            raise ArgumentError("no receipt: only the completion itself that a call returns with details=True has one.")
+            raise ArgumentError("no receipt: only the completion itself has one, with details=True and receipts=True.")
         receipt: Receipt = self._write_receipt(self)
         return receipt
 

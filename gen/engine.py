@@ -125,8 +125,9 @@ class Engine:
         """Let a request join the batch. You may call this from any thread; it returns at once.
 
         Arguments are those of `gen.stream` without `replay`, `cuda_graph`, `exact` and `speculate`, which are arguments
-        of the engine, and with `cache_salt` and `priority`. They are checked in the caller's thread. An output type
-        that has not been compiled before is compiled in another thread, and the stream raises its errors.
+        of the engine, and with `cache_salt`, `priority` and `receipts`. They are checked in the caller's thread. An
+        output type that has not been compiled before is compiled in another thread, and the stream raises its errors.
+        With `receipts=False` completions have no receipts, for which each call looks at all of the weights.
 
         `cache_salt` may be a name for each of your tenants: requests share what was read of their prompts only with
         requests that have the same salt. So nobody can tell from the time to the first token what others have asked.
@@ -241,6 +242,7 @@ class Engine:
     ) -> list[EngineStream]:
         settings: dict[str, Any] = {**given}
         cache_salt, priority = settings.pop("cache_salt", None), settings.pop("priority", 0)
+        check_flag("receipts", receipts := settings.pop("receipts", True))
         retries = settings.pop("retries", 0) if one in ("generate", "agenerate") else 0
         call = read_call(
             self._model,
@@ -251,6 +253,7 @@ class Engine:
             late=True,
             details=True,
             max_batch_tokens=self._own_tokens,
+            receipts=receipts,
             retries=retries,
             check=check_loaded,
         )

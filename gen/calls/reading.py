@@ -43,6 +43,7 @@ def read_call(
     max_batch_tokens: int | None = None,
     errors: OnErrors = "raise",
     exact: bool = False,
+    receipts: bool = True,
     retries: int = 0,
     check: Callable[[Model], object] = check_usable,
 ) -> Call:
@@ -106,7 +107,7 @@ def read_call(
     find_step_rows(model, exact, requests)
     drafts = read_drafts(model, settings.draft, len(prompts), batch=batch)
     read: list[Request] = []
-    write_receipt = ReceiptWriter(model).receipt if details else None
+    write_receipt = ReceiptWriter(model).receipt if details and receipts else None
     score_fields = FieldScorer(model).scores if details else None
     for request in requests:
         number = request.number

@@ -95,6 +95,7 @@ class EngineSettings(AllSettings, total=False):
 
     cache_salt: str | None
     priority: int
+    receipts: bool
 
 
 class AskedSettings(EngineSettings, total=False):
@@ -104,7 +105,7 @@ class AskedSettings(EngineSettings, total=False):
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Settings)}
-_DEFAULTS |= {"cache_salt": None, "priority": 0, "retries": 0}
+_DEFAULTS |= {"cache_salt": None, "priority": 0, "receipts": True, "retries": 0}
 
 
 def read_settings(function: Callable[..., Any], given: Mapping[str, Any]) -> Settings:

@@ -165,6 +165,7 @@ class Served:
             prompt_logprobs=asked.prompt_logprobs,
             shorten=True,
             local_files=False,
+            receipts=asked.receipts,
             **{**asked.arguments, "limits_thoughts": True},
         )
 

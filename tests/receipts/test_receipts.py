@@ -111,7 +111,9 @@ def test_what_cannot_be_written_is_named(demo: Any) -> None:
         with pytest.raises(gen.ArgumentError, match=named):
             _ = completion(demo, max_new_tokens=2, **settings).receipt
     made = completion(demo, max_new_tokens=2)
-    for other in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+    with gen.Engine(demo) as engine:
+        bare = engine.generate(PROMPT, details=True, receipts=False, seed=made.seed, max_new_tokens=2)
+    for other in (copy.deepcopy(made), pickle.loads(pickle.dumps(made)), bare):
         assert other == made
         with pytest.raises(gen.ArgumentError, match="only the completion itself"):
             _ = other.receipt
