@@ -47,7 +47,7 @@ class Tokenizer:
         self._chat_template = chat_template
         self._token_bytes: list[bytes] | None = None
         self._reading = new_lock()
-        backend = self._backend()
+        self._decoder, backend = self._backend("decode", "_decode"), self._backend("__call__", "_encode_plus")
         if backend is not None:  # as transformers does it in each call; from then on, calls do not change the settings
             backend.no_truncation()
             backend.no_padding()
@@ -79,7 +79,7 @@ class Tokenizer:
 
         It takes 0.1 s for ten million characters, and nothing for texts that may be short enough.
         """
-        backend = self._backend()
+        backend = self._backend("__call__", "_encode_plus")
         if backend is None or len(text) <= above:
             return 0
         size = backend.get_vocab_size()
@@ -208,9 +208,9 @@ class Tokenizer:
     def decode(self, token_ids: Iterable[int], shown: Set[int] = frozenset()) -> str:
         """The text of the ids, without special tokens except the shown ones; spaces stay as they are."""
         given = [one for one in token_ids if not shown or one in shown or one not in self.special_tokens]
-        text = self._tokenizer.decode(given, skip_special_tokens=not shown, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)  # one sequence gives one text; tells mypy
-        return text
+        if self._decoder is not None:  # the same without a look at each token in Python
+            return self._decoder.decode(given, skip_special_tokens=not shown)
+        return str(self._tokenizer.decode(given, skip_special_tokens=not shown, clean_up_tokenization_spaces=False))
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         check_text("the text", text)  # it may be a text that a chat template has made
@@ -219,12 +219,12 @@ class Tokenizer:
         encoded = self._tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)
         return [int(token_id) for token_id in encoded["input_ids"]]
 
-    def _backend(self) -> "FastTokenizer | None":
-        """What encodes texts by itself; None where Python code of the tokenizer's own takes part."""
+    def _backend(self, *methods: str) -> "FastTokenizer | None":
+        """What does the work of these methods; None where Python code of the tokenizer's own takes part."""
         from transformers import PreTrainedTokenizerFast as Fast
 
         given, own = self._tokenizer, type(self._tokenizer)
-        if not isinstance(given, Fast) or (own.__call__, own._encode_plus) != (Fast.__call__, Fast._encode_plus):
+        if not isinstance(given, Fast) or any(getattr(own, name) != getattr(Fast, name) for name in methods):
             return None
         backend: FastTokenizer = given.backend_tokenizer
         return backend

@@ -4,10 +4,11 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
+from typing import Any
 
 import pytest
 from tokenizers import pre_tokenizers
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 import gen
 from gen.errors import ArgumentError
@@ -180,3 +181,11 @@ def test_a_text_is_encoded_beside_others() -> None:
         found = [tokenizer.encode_plain("other") for _ in range(3)]
         go_on.set()
         assert (first.result(), found) == ([*b"wait"], [[*b"other"]] * 3)
+
+
+def test_a_tokenizer_decodes_with_its_own_code() -> None:
+    class Loud(PreTrainedTokenizerFast):
+        def decode(self, *given: Any, **how: Any) -> str:
+            return str(super().decode(*given, **how)).upper()
+
+    assert Tokenizer(Loud(tokenizer_object=byte_tokenizer().backend_tokenizer)).decode(b"ab") == "AB"
