@@ -185,6 +185,11 @@ class Stream(Iterator[str]):
         return self._growing
 
     @property
+    def over(self) -> bool:
+        """Whether nothing more will come; pieces may still be there that nobody has taken."""
+        return self._feed.over
+
+    @property
     def given_up(self) -> bool:
         """Whether it was closed before its text had ended: then it has no completion."""
         return self._closed and not self._feed.ended

@@ -73,11 +73,11 @@ class Feed:
         return "" if event is None and over else event
 
     def _read_event(self, over: bool) -> StreamEvent | None:
-        if not self.job.texts:  # a search is under way
+        if not (texts := self.job.texts):  # a search is under way
             return None
         if self._events is None or self._events.request is not self.job.request:  # replaced when its type is compiled
             self._events = Events(self.job.request, self.job.told_of_prompt)
-        return self._events.read(self.job.texts[0], last=over)
+        return self._events.read(texts[0], last=over)
 
     def _read(self, read: Callable[[], T]) -> T:
         """Let one reader at a time read; if reading fails, as a tokenizer may, the request ends with the error."""

@@ -143,7 +143,7 @@ class Served:
         if asked.receipts:  # the first one reads all weights
             await self.in_thread(partial(weights_digest, self.model))
         try:
-            await texts.begin(partial(self.in_thread, size=size))
+            await self.in_thread(texts.begin, size=size)
         except BaseException:
             texts.cancel()  # a thread may let them join nevertheless
             raise

@@ -1,7 +1,7 @@
 """The texts of one request, which grow in the engine while its client waits; when the client leaves, they end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -56,13 +56,12 @@ class Texts:
         self._joining = asyncio.Lock()  # held by the text that asks for room next
         self._cancelled = False
 
-    async def begin(self, in_thread: Callable[[Callable[[], object]], Awaitable[object]] = asyncio.to_thread) -> None:
-        """Let texts join the engine: as many as it has rows if there is room for all of these, else the first one.
-
-        Args:
-            in_thread: calls a function in a thread.
-        """
-        await in_thread(self._begin)
+    def begin(self) -> None:
+        """Let texts join the engine, in a thread: as many as it has rows if there is room for all, else the first."""
+        try:
+            self._join(range(min(self._rows, len(self.streams))))
+        except EngineFull:
+            self._join([0])
 
     def cancel(self) -> None:
         """End all texts, also those that a thread lets join meanwhile: the client wants no more."""
@@ -108,11 +107,11 @@ class Texts:
             for task in tasks:
                 task.cancel()
 
-    def events(self) -> AsyncIterator[tuple[int, StreamEvent | Completion]]:
+    def events(self) -> AsyncGenerator[tuple[int, StreamEvent | Completion]]:
         """What is new of any text, with the text's number: events, and at its end the completion."""
         return self._follow(0) if len(self.streams) == 1 else self._follow_all()
 
-    async def _follow_all(self) -> AsyncIterator[tuple[int, StreamEvent | Completion]]:
+    async def _follow_all(self) -> AsyncGenerator[tuple[int, StreamEvent | Completion]]:
         queue: asyncio.Queue[tuple[int, StreamEvent | Completion | Exception]] = asyncio.Queue()
 
         async def follow(number: int) -> None:
@@ -134,12 +133,6 @@ class Texts:
         finally:
             for task in tasks:
                 task.cancel()
-
-    def _begin(self) -> None:
-        try:
-            self._join(range(min(self._rows, len(self.streams))))
-        except EngineFull:
-            self._join([0])
 
     def _join(self, numbers: Sequence[int]) -> None:
         for number, stream in zip(numbers, self._submit(numbers), strict=True):
@@ -174,7 +167,7 @@ class Texts:
                         return Ended(made, event)
             return Ended(made, as_event(made))
 
-    async def _follow(self, number: int) -> AsyncIterator[tuple[int, StreamEvent | Completion]]:
+    async def _follow(self, number: int) -> AsyncGenerator[tuple[int, StreamEvent | Completion]]:
         if self._only_prompts:
             ended = await self._whole(number)
             yield number, ended.said
@@ -186,7 +179,7 @@ class Texts:
                 async for event in stream.events():
                     told = now()
                     yield number, event
-                    await asyncio.sleep(told + _TOGETHER - now())
+                    await asyncio.sleep(0 if stream.over else told + _TOGETHER - now())
             try:
                 yield number, stream.completion()
             except _WITHOUT_VALUE as error:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -88,27 +88,26 @@ class EventStream:
         finally:
             self._texts.cancel()
             self._account.status = status
-        if status != 499:
+        if last:
             with suppress(TimeoutError):  # a client that reads nothing does not read this either
                 async with asyncio.timeout(_LAST):
                     await send({"type": "http.response.body", "body": last})
 
     async def _send_events(self, send: "Send") -> None:
-        async with aclosing(self._events()) as written:
-            async for events in written:
+        writer, made = self._writer, dict[int, Completion]()
+        events, more = writer.begin(self._texts.prompt_tokens), True
+        async with aclosing(self._texts.events()) as coming:
+            while more:
                 if piece := "".join(events):
                     await send({"type": "http.response.body", "body": piece.encode(), "more_body": True})
-
-    async def _events(self) -> AsyncGenerator[Iterable[str]]:
-        writer, made = self._writer, dict[int, Completion]()
-        yield writer.begin(self._texts.prompt_tokens)
-        async for number, found in self._texts.events():
-            if isinstance(found, StreamEvent):
-                yield writer.grow(number, found)
-            else:
-                made[number] = found
-                yield writer.end(number, found)
-        yield writer.close([made[number] for number in sorted(made)], self._texts.prompt_tokens)
+                number, found = await anext(coming)
+                if isinstance(found, StreamEvent):
+                    events = writer.grow(number, found)
+                else:
+                    made[number] = found
+                    events, more = writer.end(number, found), len(made) < len(self._texts.streams)
+        closing = writer.close([made[number] for number in sorted(made)], self._texts.prompt_tokens)
+        await send({"type": "http.response.body", "body": "".join([*events, *closing]).encode()})
 
 
 def event(value: object, name: str = "") -> str:

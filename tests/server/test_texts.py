@@ -210,13 +210,11 @@ def test_a_text_whose_type_refuses_the_value_is_answered_nevertheless(engine: ge
 
     number = Annotated[int, Field(ge=0, le=9), AfterValidator(refuse)]
 
-    def texts() -> Texts:
-        return Texts(lambda _: [engine.submit("One", number, seed=1)], 1, 1, 1, calls=False)
-
     async def read() -> tuple[list[Ended], list[Any]]:
-        whole, streamed = texts(), texts()
-        for one in (whole, streamed):
-            await one.begin()
+        texts = [Texts(lambda _: [engine.submit("One", number, seed=1)], 1, 1, 1, calls=False) for _ in range(2)]
+        whole, streamed = texts
+        for one in texts:
+            one.begin()
         return await whole.all(), [said async for _, said in streamed.events()]
 
     [ended], [*events, last] = asyncio.run(read())
@@ -266,3 +264,10 @@ def test_a_greedy_recommendation_becomes_a_draw_where_a_temperature_is_given(dem
     assert SamplingFields(temperature=0.5).sampler(model) == multinomial(temperature=0.5, repetition_penalty=1.1)
     changed = SamplingFields(frequency_penalty=1.0).sampler(model)
     assert changed == replace(model.recommended_sampler, frequency_penalty=1.0)
+
+
+def test_the_end_of_a_stream_is_one_message(client: Client) -> None:
+    fields = {"prompt": "One", "max_tokens": 1, "ignore_eos": True, "stream": True}
+    left = asyncio.Event()
+    reply = asyncio.run(client.send("POST", TEXT, fields, leave_after=3, leave=left))
+    assert reply.whole and len(reply.events) == 3 and not left.is_set()

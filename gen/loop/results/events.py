@@ -38,7 +38,7 @@ class Events:
         if not (said or thought or calls or token_ids):
             return None
         self._tokens += len(token_ids)
-        of_prompt, self._of_prompt = self._of_prompt(), _nothing
+        of_prompt, self._of_prompt = self._of_prompt(), lambda: None
         return StreamEvent(
             text=said,
             reasoning=thought,
@@ -61,7 +61,3 @@ class Events:
             top_logprobs=made.top_logprobs,
             prompt_logprobs=made.prompt_logprobs,
         )
-
-
-def _nothing() -> None:
-    """Replaces `of_prompt` after the first event."""
