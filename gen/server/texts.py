@@ -11,7 +11,7 @@ from gen.errors import EngineFull, IncompleteError, ValueRefusedError
 
 _WITHOUT_VALUE = (IncompleteError, ValueRefusedError)  # errors of texts that clients get nevertheless
 _PAUSE = 0.02  # seconds until a text asks again for room in the engine, after other texts of its request got room
-_TOGETHER = 0.01  # seconds: what grows within this time after an event is part of the next event
+_TOGETHER = 0.02  # seconds: what grows within this time after an event is part of the next event
 
 
 @dataclass(frozen=True)
