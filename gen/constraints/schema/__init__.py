@@ -14,13 +14,13 @@ from gen.constraints.schema.parts import Part
 from gen.constraints.schema.views import property_schemas
 from gen.constraints.schema.writing.automaton import AutomatonWriter
 from gen.constraints.schema.writing.grammar import GrammarWriter, string_terminal
-from gen.constraints.schema.writing.writer import LAYOUTS, Layout, Place, Writer, types_of
+from gen.constraints.schema.writing.writer import LAYOUTS, ROOM, Layout, Place, Writer, types_of
 
 __all__ = ["Whitespace", "property_types", "schema_grammar", "schema_table", "string_grammar", "string_table"]
 
 Whitespace = Literal["line", "compact", "indent", "model"]
 _GRAMMAR_WORK = 5 * MOST_WORK
-_DEPTHS = (4, 3, 2)  # how deep values of any type nest: the first that the states have room for
+_DEPTHS = (4, 3, 2)  # how deep values of any type nest at least: the first that the states have room for
 _ROOM = 32_000  # states before determinising, for more than the last of these
 
 
@@ -44,7 +44,7 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace | Layout, 
     for depth in _DEPTHS:
         budget.renew()
         try:
-            start, end = writer.write(schema, depth, MOST_NODES if depth == _DEPTHS[-1] else _ROOM, layouts)
+            start, end = writer.write(schema, depth * ROOM["array"], MOST_NODES if depth == _DEPTHS[-1] else _ROOM, layouts)
             found = table(determinise(writer.nfa, start, end, budget=budget))
             return found._replace(depth=depth if writer.free else None)
         except RecursionError:
@@ -63,7 +63,7 @@ def schema_grammar(schema: Any, *, closed: bool, whitespace: Whitespace | Layout
         raise Unsupported("whitespace='model', since a terminal of one layout begins with one of another")
     writer = GrammarWriter(schema, closed, _layout(whitespace), Budget(_GRAMMAR_WORK), ecma)
     try:
-        return writer.grammar(schema, Place("#", _DEPTHS[0], 0))
+        return writer.grammar(schema, Place("#", _DEPTHS[0] * ROOM["array"], 0))
     except Empty:
         raise writer.no_value() from None
     except RecursionError:

@@ -41,7 +41,7 @@ class _Array:
         self._writer, self._part, self._place = writer, part, place
         self._tops = [one.least if one.most is None else one.most for one in part.contains]
         self._opened, self._between, self._closing = writer.layout.around(place.level)
-        self._inside = place.within("items", place.depth if part.items else place.depth - 1)
+        self._inside = place.within("items", "" if part.items else "array")
         self._ends: list[int] = []
 
     def write(self, state: int) -> int | None:
@@ -141,7 +141,7 @@ def _write_unique(writer: "Writer", part: Part, state: int, place: "Place") -> i
     if part.min_items > most:
         return None
     ordered = sum(comb(len(values), count) for count in range(most + 1)) > _MOST_SETS
-    nfa, inside = writer.nfa, place.within("items", place.depth)
+    nfa, inside = writer.nfa, place.within("items")
     opened, between, closing = writer.layout.around(place.level)
     end = nfa.state()
     start = writer.text(state, "[")

@@ -45,18 +45,18 @@ class AutomatonWriter(Writer):
         self._open: set[tuple[int, ...]] = set()
         self._copies: dict[tuple[tuple[int, ...], int, int], _Written | None] = {}
 
-    def write(self, schema: Any, depth: int, max_states: int, layouts: Sequence[Layout] = ()) -> tuple[int, int]:
+    def write(self, schema: Any, room: int, max_states: int, layouts: Sequence[Layout] = ()) -> tuple[int, int]:
         """Write all values of a schema anew; returns the first state and the last one. Raises Empty, as `value`.
 
         Args:
-            depth: how deep values of any type nest.
+            room: see `Place`.
             layouts: in each of which the values are written; its own if there is none.
         """
         self._begin(max_states)
         start, ends = self.nfa.state(), []
         for layout in layouts or [self.layout]:
             self.layout, self._copies = layout, {}
-            end = self.value((schema,), start, Place("#", depth, 0))
+            end = self.value((schema,), start, Place("#", room, 0))
             if end is None:
                 raise self.no_value()
             ends.append(end)
@@ -67,7 +67,7 @@ class AutomatonWriter(Writer):
     def value(self, schemas: Sequence[Any], state: int, place: Place) -> int | None:
         """See `Writer`. Raises TooLarge for a schema that refers to itself."""
         indented = self.layout.kind(place.level)
-        key = (tuple(map(id, schemas)), place.depth, indented)
+        key = (tuple(map(id, schemas)), place.room, indented)
         if key in self._copies:
             return self._copy(self._copies[key], state)
         if key[0] and key[0] in self._open:
@@ -77,7 +77,7 @@ class AutomatonWriter(Writer):
         self.budget.spend(_WORK, f"writing the values at {place.path[:80]}")
         if not schemas:
             self.free = True
-            return self.nfa.insert(_any_value(self.layout, place.depth, indented), self.nfa.after(state))
+            return self.nfa.insert(_any_value(self.layout, place.room, indented), self.nfa.after(state))
         start = self.nfa.after(state)
         begin = self.nfa.mark()._replace(states=start)
         self._open.add(key[0])
@@ -128,10 +128,10 @@ def _any_string() -> Dfa:
 
 
 @lru_cache(256)
-def _any_value(layout: Layout, depth: int, level: int) -> Dfa:
+def _any_value(layout: Layout, room: int, level: int) -> Dfa:
     """Values of any type, as they are written at a level: the same in all schemas."""
     writer = AutomatonWriter(True, False, layout, Budget(MOST_WORK_OF_A_CONSTANT))
     start = writer.nfa.state()
-    end = writer.any_of((ANYTHING,), start, Place("#", depth, level))
+    end = writer.any_of((ANYTHING,), start, Place("#", room, level))
     assert end is not None  # there is always null; tells mypy
     return determinise(writer.nfa, start, end, budget=writer.budget)

@@ -24,7 +24,7 @@ from gen.constraints.schema.parts import Part
 from gen.constraints.schema.writing.formats import FORMATS, LONGEST
 from gen.constraints.schema.writing.network import Network
 from gen.constraints.schema.writing.numbers import ANY_NUMBER, ANY_WHOLE, number_texts, part_numbers
-from gen.constraints.schema.writing.writer import Layout, Place, Writer
+from gen.constraints.schema.writing.writer import ROOM, Layout, Place, Writer
 
 _WORK = 50  # of a place of a schema
 _MOST_RULES = 20_000
@@ -65,10 +65,10 @@ class GrammarWriter(Writer):
     def _rule(self, schemas: Sequence[Any], place: Place) -> int:
         """The first state of the rule of all values that meet some schemas."""
         if self.layout.indent is None:  # values are written alike at all levels, and nest to any depth
-            place = place._replace(level=self.layout.kind(place.level), depth=1)
+            place = place._replace(level=self.layout.kind(place.level), room=ROOM["array"])
         elif place.level > _LEVELS:
             raise TooLarge(f"whitespace='indent' has no end at {place.path[:80]}")
-        key = (tuple(map(id, schemas)), place.level, place.depth)
+        key = (tuple(map(id, schemas)), place.level, place.room)
         if key not in self._rules:
             if len(self._rules) > _MOST_RULES:
                 raise TooLarge(f"more than {_MOST_RULES} rules of a grammar")

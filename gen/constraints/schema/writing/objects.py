@@ -92,7 +92,7 @@ class _Object:
             here = {}
             for count, start in keys.items():
                 key = self._listed(name, schemas, start)
-                end = writer.value(schemas, key, self._place.within(f"properties/{name}", self._place.depth))
+                end = writer.value(schemas, key, self._place.within(f"properties/{name}"))
                 if end is not None:
                     nfa.join(end, here.setdefault(count, nfa.state()))
             if name in way.required and not here:
@@ -215,8 +215,8 @@ class _Object:
 
     def _value_of_other(self, schemas: tuple[Any, ...], state: int) -> int | None:
         """Write the value of a property that is not listed; None if there is none."""
-        depth = self._place.depth if schemas else self._place.depth - 1
-        return self._writer.value(schemas, state, self._place.within("additionalProperties", depth))
+        place = self._place.within("additionalProperties", "" if schemas else "object")
+        return self._writer.value(schemas, state, place)
 
 
 def _can_write(writer: "Writer", name: str, place: "Place") -> bool:

@@ -134,16 +134,24 @@ LAYOUTS = {
 }
 
 
+ROOM = {"array": 4, "object": 3}
+"""What one that holds values of any type takes of a place's room: where four arrays can nest, five objects can."""
+
+
 class Place(NamedTuple):
-    """Where a value stands: its path in the schema, how deep values of any type may nest there, its level."""
+    """Where a value stands: its path in the schema, the room that is left for values of any type, its level."""
 
     path: str
-    depth: int
+    room: int
     level: int
 
-    def within(self, step: str, depth: int) -> "Place":
-        """A place one level below."""
-        return Place(f"{self.path}/{step}", depth, self.level + 1)
+    def within(self, step: str, free: str = "") -> "Place":
+        """A place one level below.
+
+        Args:
+            free: "array" or "object", if it is one that holds values of any type.
+        """
+        return Place(f"{self.path}/{step}", self.room - ROOM.get(free, 0), self.level + 1)
 
 
 class States(Protocol):
@@ -286,7 +294,7 @@ class Writer(ABC):
                 continue
             if refusal := part.refusal(name):
                 raise Unsupported(refusal)
-            if free and name in ("array", "object") and place.depth <= 0:
+            if free and place.room < ROOM.get(name, 0):
                 continue
             if name == "object" or not self.layout.at(place.level):
                 yield self._typed(name, merge(part, told) if name == "string" else part, self.nfa.after(state), place)
