@@ -107,9 +107,9 @@ def _signed(positive: Dfa | None, negative: Dfa | None) -> Dfa | None:
     final = np.concatenate((np.zeros(1, np.bool_), negative.final))
     if positive is None:
         return Dfa(edges, final)
-    behind = moved(positive.edges, len(final))
-    begins = behind[positive.edges[:, 0] == 0] * np.array([0, 1, 1, 1], np.int32)
-    return trimmed(np.concatenate((edges, begins, behind)), np.concatenate((final, positive.final)))
+    behind = moved(positive.edges, len(final) - 1)
+    behind[positive.edges[:, 0] == 0, 0] = 0  # nothing leads back there
+    return trimmed(np.concatenate((edges, behind)), np.concatenate((final, positive.final[1:])))
 
 
 class _Multiple(NamedTuple):
