@@ -230,7 +230,7 @@ def json_schema(
         schema: a JSON Schema, as a dict or as a text; or a class, or another type such as list[int]. The text of a type
             is JSON in all cases, so that a date has quotes.
         closed: whether objects with `properties` or `patternProperties` have only those, unless `additionalProperties`
-            is written; values of any type then nest at most four deep. False is the specification's reading.
+            is written; values of any type then nest at most five deep. False is the specification's reading.
         whitespace: "line" is that of `json.dumps`, ", " and ": "; "compact" has none; "indent" is that of
             `json.dumps(indent=2)`. "model" is any of the three: the model chooses one at the first place where they
             differ, and the text keeps to it. This needs the device engine.

@@ -121,7 +121,7 @@ class Table(NamedTuple):
         classes: (256,) uint8, the class of each byte.
         final: (states + 1,) bool, whether a text may end there; False for state 0.
         edges: those of the `Dfa` that it is made of, whose states have numbers one less.
-        depth: how deep values of any type nest in its texts; None if they have none.
+        depth: how deep values of any type nest at least in its texts; None if they have none.
         distance: that of the `Dfa`.
     """
 

@@ -21,7 +21,7 @@ __all__ = ["Whitespace", "property_types", "schema_grammar", "schema_table", "st
 Whitespace = Literal["line", "compact", "indent", "model"]
 _GRAMMAR_WORK = 5 * MOST_WORK
 _DEPTHS = (4, 3, 2)  # how deep values of any type nest at least: the first that the states have room for
-_ROOM = 32_000  # states before determinising, for more than the last of these
+_STATES = 40_000  # states before determinising, for more than the last of these
 
 
 def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace | Layout, ecma: bool = True) -> Table:
@@ -44,7 +44,8 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace | Layout, 
     for depth in _DEPTHS:
         budget.renew()
         try:
-            start, end = writer.write(schema, depth * ROOM["array"], MOST_NODES if depth == _DEPTHS[-1] else _ROOM, layouts)
+            most = MOST_NODES if depth == _DEPTHS[-1] else _STATES
+            start, end = writer.write(schema, depth * ROOM["array"], most, layouts)
             found = table(determinise(writer.nfa, start, end, budget=budget))
             return found._replace(depth=depth if writer.free else None)
         except RecursionError:
@@ -52,7 +53,7 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace | Layout, 
         except Empty:
             raise writer.no_value() from None
         except TooLarge:
-            if depth == _DEPTHS[-1] or writer.nfa.states <= _ROOM:
+            if depth == _DEPTHS[-1] or writer.nfa.states <= _STATES:
                 raise
     raise AssertionError("the last depth returns or raises")
 

@@ -119,17 +119,21 @@ def test_objects_have_what_they_list_unless_additional_properties_are_written() 
         assert accepts(inherits, {"b": None, "a": 1}) and not accepts(inherits, {"c": None, "a": 1})
 
 
-def test_values_of_any_type_nest_four_deep_or_as_deep_as_there_is_room_for() -> None:
+def test_values_of_any_type_nest_four_or_five_deep_or_as_deep_as_there_is_room_for() -> None:
     for value, expected in (
         ([[[[1]]]], True),
         ({"a": [{"b": [1, {}]}]}, False),
+        ({"a": [{"b": {"c": {"d": 1}}}]}, True),
+        ({"a": {"b": {"c": {"d": {"e": 1}}}}}, True),
+        ({"a": {"b": {"c": {"d": [1]}}}}, True),
+        ({"a": {"b": {"c": {"d": {"e": {}}}}}}, False),
         ([[[[[1]]]]], False),
         ({"a": {"b": {"c": [1]}}}, True),
         (1, True),
     ):
         assert accepts({}, value) == expected, value
     assert accepts({"type": "object"}, {"a": {"b": [[1]]}}) and not accepts({"type": "object"}, {"a": [[[[]]]]})
-    for count, depth in ((0, None), (1, 4), (11, 4), (13, 3), (27, 2)):
+    for count, depth in ((0, None), (1, 4), (13, 4), (15, 3), (34, 2)):
         names: dict[str, Any] = {f"p{number}": {} for number in range(count)}
         table = schema_table(
             {"type": "object", "properties": names | {"x": {"type": "null"}}}, closed=True, whitespace="line"
