@@ -184,7 +184,7 @@ def test_a_text_is_encoded_beside_others() -> None:
 
 
 def test_a_tokenizer_decodes_with_its_own_code() -> None:
-    class Loud(PreTrainedTokenizerFast):
+    class Loud(PreTrainedTokenizerFast):  # type: ignore[misc]
         def decode(self, *given: Any, **how: Any) -> str:
             return str(super().decode(*given, **how)).upper()
 
