@@ -146,6 +146,9 @@ def test_values_of_any_type_nest_four_or_five_deep_or_as_deep_as_there_is_room_f
     for _ in range(5):
         deep = {"type": "array", "items": deep}
     assert accepts(deep, [[[[[[[1]]]]]]])
+    for _ in range(5):
+        deep = {"type": "array", "contains": deep}  # what stands beside it has no schema
+    assert accepts(deep, [[[[[[[[[[[1]]]]]]]]]]])
 
 
 def test_alternatives_of_one_of_hold_one_at_a_time_in_the_open_reading_too() -> None:

@@ -294,7 +294,7 @@ class Writer(ABC):
                 continue
             if refusal := part.refusal(name):
                 raise Unsupported(refusal)
-            if free and place.room < ROOM.get(name, 0):
+            if free and name in ROOM and place.room < ROOM[name]:
                 continue
             if name == "object" or not self.layout.at(place.level):
                 yield self._typed(name, merge(part, told) if name == "string" else part, self.nfa.after(state), place)
