@@ -389,7 +389,7 @@ class Scheduler:
         for job, row in jobs:
             taker = job.takers[0]
             if not (taker.ended or job.error is not None):
-                right += self._learn(job, row, received) > 0
+                right += sent.drafted and self._learn(job, row, received) > 0
                 try:
                     for results in received.places[: received.made[row]]:
                         if job.known:
@@ -398,9 +398,10 @@ class Scheduler:
                             taker.take(results, row)
                 except Exception as error:  # an error of a tokenizer
                     job.fail(error)
-            ended = ended or job.over
-            if job.ended:
-                job.finish()
+            if job.over:
+                ended = True
+                if job.ended:
+                    job.finish()
         if sent.drafted and self._widths is not None:
             self._widths.misses = 0 if 2 * right > len(jobs) else self._widths.misses + 1
         if ended:

@@ -28,16 +28,21 @@ class Slots:
         self._steps, self._width, self.tokens, self._least = steps, width, tokens, step_rows
         rows = self._rows = steps.decoder
         self.at: list[Job | None] = [None] * rows.count
-        self.live: list[Job] = []
+        self._go_on([])
         self.filled = 0
         self._written = [0] * rows.count  # columns of each row that are written, or will be by launched steps
+
+    def _go_on(self, jobs: Sequence[Job]) -> None:
+        """Let these jobs go on, in the rows that they have."""
+        self.live = sorted(jobs, key=lambda job: job.row)
+        self._places = [row for job in self.live for row in job.places]
 
     def put(self, jobs: Sequence[Job], lengths: Sequence[int]) -> None:
         """Let texts begin in their rows, with so many tokens each."""
         for job, length in zip(jobs, lengths, strict=True):
             for row in job.places:
                 self.at[row], self._written[row] = job, length
-        self.live = sorted([*self.live, *jobs], key=lambda job: job.row)
+        self._go_on([*self.live, *jobs])
 
     def free(self) -> list[Job]:
         """Free the rows of jobs that are over, and return these."""
@@ -45,7 +50,7 @@ class Slots:
         for job in gone:
             self.at[job.row : job.row + job.width] = [None] * job.width
         if gone:
-            self.live = [job for job in self.live if job not in gone]  # others may be cancelled by now
+            self._go_on([job for job in self.live if job not in gone])  # others may be cancelled by now
         return gone
 
     def shape(self, width: int = 1) -> tuple[int, int]:
@@ -57,11 +62,11 @@ class Slots:
             TooLong: the rows would take more memory than they may.
         """
         last = self.live[-1]
-        longest = max(self._written[job.row] for job in self.live) + width
+        longest = max(self._written[row] for row in self._places) + width
         if width == 1 and longest + _AHEAD > self._rows.shared:
             self.make_room()
         view = view_bucket(longest) if width == 1 else max(view_bucket(longest), -(-longest // _WIDE_VIEW) * _WIDE_VIEW)
-        room = max(self._rows.rooms.get(job.row, self._rows.shared) for job in self.live)  # a free row may have more
+        room = max(self._rows.rooms.get(row, self._rows.shared) for row in self._places)  # a free row may have more
         return self._bucket(last.row + last.width), min(view, _whole(room), self._rows.length)
 
     def fits(self, width: int) -> bool:
@@ -72,16 +77,14 @@ class Slots:
     def lengths(self, count: int, width: int = 1) -> list[int]:
         """How many columns each row of the next step has, with its new tokens; 0 for one that is free or being read."""
         lengths = [0] * count
-        for job in self.live:
-            for row in job.places:
-                lengths[row] = self._written[row] + width
+        for row in self._places:
+            lengths[row] = self._written[row] + width
         return lengths
 
     def stepped(self, width: int = 1) -> None:
         """Note that all live rows may have so many more tokens."""
-        for job in self.live:
-            for row in job.places:
-                self._written[row] += width
+        for row in self._places:
+            self._written[row] += width
 
     def correct(self, fewer: Mapping[Job, int]) -> None:
         """Note that texts have so many fewer tokens than steps might have given them."""
@@ -111,7 +114,7 @@ class Slots:
         """Move the last rows into free ones, if a smaller step is enough then."""
         while self.live:
             last = self.live[-1]
-            used = sum(job.width for job in self.live)
+            used = len(self._places)
             smaller = self._bucket(used) < self._bucket(last.row + last.width)
             if not smaller or not self.move_last():
                 return
@@ -134,7 +137,7 @@ class Slots:
             self._steps.lay_out(rows.shared, {row: room for row, room in rows.rooms.items() if row != last.row})
         last.row = target
         self.at[target : target + last.width] = [last] * last.width
-        self.live = sorted(self.live, key=lambda job: job.row)
+        self._go_on(self.live)
         return True
 
     def make_room(self, coming: Mapping[int, tuple[Job, int]] | None = None) -> None:
@@ -146,7 +149,7 @@ class Slots:
             TooLong: the rows would take more memory than they may.
         """
         rows, coming = self._rows, coming or {}
-        live = {row for job in self.live for row in job.places}
+        live = set(self._places)
         there = {
             row: (job, self._written[row] + 1 if row in live else job.longest)
             for row, job in enumerate(self.at)

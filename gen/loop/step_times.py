@@ -54,8 +54,7 @@ class Costs:
     def note(self, begin: Mark | None, rows: int, width: int) -> None:
         """Learn from a step that began at a mark and has just been launched. On CUDA its time is read when it is there:
         the host does not wait for it."""
-        end = self.mark()
-        if begin is not None and end is not None:
+        if begin is not None and (end := self.mark()) is not None:
             self._marks.append((begin, end, rows, width))
         while self._marks and _is_over(self._marks[0][1]):
             begin, end, rows, width = self._marks.popleft()

@@ -187,17 +187,14 @@ class Text:
                 self.top_logprobs.append(top)
             if self._walker is not None and self._walker.complete:
                 self.finish_reason = "eos"
-            elif len(self.token_ids) >= self.request.limit or self._full:
+            elif len(self.token_ids) >= self.request.limit or (
+                isinstance(self._walker, ThoughtWalker) and self._walker.full  # its answer, after a thought
+            ):
                 self.finish_reason = "length"
         if self.request.stops:
             self._look_for_stops(token_id)
         if self.squeezed and self.finish_reason is not None:
             self.finish_reason = "length"
-
-    @property
-    def _full(self) -> bool:
-        """Whether its answer has as many tokens as it may have after a thought."""
-        return isinstance(self._walker, ThoughtWalker) and self._walker.full
 
     def _look_for_stops(self, token_id: int) -> None:
         """Decode the newest token, and look for stop strings in what is no thought."""

@@ -75,7 +75,8 @@ def places_of_last(text: Longs, within: Longs) -> tuple[Longs, int]:
     last = len(text) - 1
     at, count = np.flatnonzero(within == text[last]), 1
     while at.size and count < min(NGRAM, len(text)):
-        longer = at[(within[at - count] == text[last - count]) & (at >= count)]
+        longer = at[at.searchsorted(count) :]  # those with so many tokens before them
+        longer = longer[within[longer - count] == text[last - count]]
         if not longer.size:
             break
         at, count = longer, count + 1

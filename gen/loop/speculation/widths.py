@@ -156,9 +156,8 @@ class Widths:
         """The next width below this one."""
         return max(one for one in (*self._widths, *self._wider) if one < width)
 
-    def _for(self, count: int, texts: Sequence[Agreement]) -> tuple[int, ...]:
-        """The widths that a step of so many rows may have: wider ones only if a text has drafts for more than half."""
-        most = max(len(text.rates) for text in texts)
+    def _for(self, count: int, most: int) -> tuple[int, ...]:
+        """The widths that a step of so many rows may have: wider ones only if `most` drafts are for more than half."""
         if most <= MOST:
             return self._widths
         return self._widths + tuple(width for width in self._wider if width <= 2 * most and width * count <= _READ)
@@ -174,23 +173,23 @@ class Widths:
             return self.widest
         if not any(text.kinds for text in texts):
             return 1
-        takes = self._costs.of(count, self._for(count, texts))
-        ways = ways_through(texts[0].rates, takes) if len(texts) == 1 else self._each(texts, takes)
+        rates = [text.rates for text in texts]
+        takes = self._costs.of(count, self._for(count, max(map(len, rates))))
+        ways = ways_through(rates[0], takes) if len(texts) == 1 else self._each(texts, rates, takes)
         best = max(width for width, took in ways.items() if took <= _BETTER * min(ways.values()))
-        if self._costs.worth < 1 and sum(worth_of(text.rates, best) for text in texts) < _SURE * takes[best] * len(
-            texts
-        ):
+        if self._costs.worth < 1 and sum(worth_of(one, best) for one in rates) < _SURE * takes[best] * len(texts):
             return 1
         return best if ways[best] * _BETTER < ways[1] else 1
 
-    def _each(self, texts: Sequence[Agreement], takes: Mapping[int, float]) -> dict[int, float]:
+    def _each(
+        self, texts: Sequence[Agreement], rates: Sequence[Sequence[float]], takes: Mapping[int, float]
+    ) -> dict[int, float]:
         """How long a step of each width takes, divided by the number of plain steps that it replaces."""
-        left = [text.left for text in texts]
-        found = {}
+        most, found = max(text.left for text in texts), {}
         for width, took in takes.items():
-            worth = [worth_of(text.rates, width) for text in texts]
+            worth = [worth_of(one, width) for one in rates]
             mean = sum(worth) / len(worth)
-            last = min(one for one, its in zip(worth, left, strict=True) if its == max(left))
+            last = min(one for one, text in zip(worth, texts, strict=True) if text.left == most)
             found[width] = took / (mean if self.others_wait else _COMMON * last + (1 - _COMMON) * mean)
         return found
 
