@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MOST_IN_ROW = 20_000  # ways to write a text that llguidance follows at once: ten times as many as it does by itself
-_FUEL = 1_000_000  # work of the lexer in a step; without enough, llguidance forbids tokens before it fails
+_FUEL = 4_000_000  # work of the lexer in a step; without enough, llguidance forbids tokens before it fails
+_FIRST_FUEL = 5_000_000  # and before a text
 _STACK = 2**28  # bytes that a thread may use; only those that it uses take memory
 
 
@@ -41,7 +42,7 @@ class Grammar:
         limits = LLParserLimits(
             max_items_in_row=_MOST_IN_ROW,
             step_max_items=25 * _MOST_IN_ROW,
-            initial_lexer_fuel=5 * _FUEL,
+            initial_lexer_fuel=_FIRST_FUEL,
             step_lexer_fuel=_FUEL,
         )
         grammar = text if text.startswith("{") else LLMatcher.grammar_from_lark(text)

@@ -374,10 +374,14 @@ def test_the_lexer_has_room_for_patterns_of_many_words() -> None:
     for count in (1, 25, 50, 51):
         text = json.dumps({"words": " ".join(["word"] * count)})
         assert grammar.accepts(text.encode()) == (count <= 50), count
+    many = {name: words for name in "abcd"}
+    grammar = Grammar(schema_grammar({"properties": many}, closed=True, whitespace="line"), VOCABULARY)
+    assert grammar.accepts(json.dumps({name: " ".join(f"word{n}" for n in range(30)) for name in many}).encode())
 
 
 def test_a_lexer_without_room_is_an_error_and_refuses_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_engine, "_FUEL", 200_000)  # llguidance's own
+    monkeypatch.setattr(host_engine, "_FIRST_FUEL", 1_000_000)
     words = {"type": "string", "maxLength": 500, "pattern": r"^(?:\S+\s+){0,49}\S+$"}
     schema = {"type": "object", "properties": {"words": words, "next": {"$ref": "#"}}}
     grammar = Grammar(schema_grammar(schema, closed=True, whitespace="line"), VOCABULARY)
