@@ -155,8 +155,8 @@ class Constraint:
 
     @property
     def limits(self) -> Mapping[str, int]:
-        """What bounds its texts beside the output type. "depth": how deep values of any type nest on the device, one
-        level more where at most one is an array."""
+        """What bounds its texts beside the output type. "depth": how deep values of any type nest on the device; of 4,
+        with a fifth level where at most one is an array."""
         depth = None if self.automaton is None else self.automaton.table.depth
         return {} if depth is None else {"depth": depth}
 

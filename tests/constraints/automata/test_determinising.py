@@ -1,11 +1,13 @@
 """Automata: determinising, bounds, tables. Oracles: walks through random automata, and sets of texts written out."""
 
 import random
+from contextlib import suppress
 from itertools import pairwise, product
 
 import numpy as np
 import pytest
 
+from gen.constraints.automata import determinising
 from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.dfa import table
 from gen.constraints.automata.limits import Budget, Empty, TooLarge
@@ -69,8 +71,9 @@ def test_bounds_on_states_and_work_are_kept() -> None:
         determinise(*third_from_the_end(97, 98, 12), budget=Budget(1000))
 
 
-def random_nfa(chance: random.Random) -> tuple[Nfa, int, int]:
-    """An automaton with few letters, edges of ranges that may overlap, and many empty edges, also in circles."""
+def random_nfa(chance: random.Random, inserted: int = 0) -> tuple[Nfa, int, int]:
+    """An automaton with few letters, edges of ranges that may overlap, and many empty edges, also in circles; and with
+    deterministic automata that are inserted."""
     nfa = Nfa()
     states = [nfa.state() for _ in range(chance.randint(2, 12))]
     for _ in range(chance.randint(1, 16)):
@@ -78,6 +81,9 @@ def random_nfa(chance: random.Random) -> tuple[Nfa, int, int]:
         nfa.edge(chance.choice(states), low, min(100, low + chance.randint(0, 2)), chance.choice(states))
     for _ in range(chance.randint(0, 14)):
         nfa.join(chance.choice(states), chance.choice(states))
+    for _ in range(inserted):
+        with suppress(Empty):
+            nfa.join(nfa.insert(determinise(*random_nfa(chance)), chance.choice(states)), chance.choice(states))
     return nfa, chance.choice(states), chance.choice(states)
 
 
@@ -93,9 +99,10 @@ def accepts(nfa: Nfa, start: int, end: int, text: bytes) -> bool:
     return end in here
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_it_accepts_what_a_walk_by_all_ways_does(seed: int) -> None:
-    nfa, start, end = random_nfa(random.Random(seed))
+@pytest.mark.parametrize("seed", range(120))
+def test_it_accepts_what_a_walk_by_all_ways_does(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(determinising, "_LARGE", 1)  # every automaton that was inserted is worth it
+    nfa, start, end = random_nfa(random.Random(seed), seed % 3)
     texts = [bytes(text) for length in range(5) for text in product(range(97, 101), repeat=length)]
     expected = [accepts(nfa, start, end, text) for text in texts]
     try:

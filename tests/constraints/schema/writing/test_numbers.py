@@ -140,6 +140,13 @@ def test_bounds_forbid_no_digits_and_no_exponents_of_a_float(low: str | None, hi
     assert within_bounds > 20
 
 
+@pytest.mark.parametrize(("low", "high"), [(-5, 5), (-1000, None), (None, 3)])
+def test_a_number_leads_to_each_of_its_states(low: int | None, high: int | None) -> None:
+    bounds = (one if one is None else (Fraction(one), False) for one in (low, high))
+    found = number_texts(*bounds, (), False)
+    assert found is not None and {*found.edges[:, 3].tolist()} == {*range(1, len(found.final))}
+
+
 def test_numbers_without_bounds_have_19_digits_and_are_finite() -> None:
     whole, any_number = (number_texts(None, None, (), one) for one in (True, False))
     for text in (
