@@ -403,7 +403,9 @@ class Scheduler:
                 if job.ended:
                     job.finish()
         if sent.drafted and self._widths is not None:
-            self._widths.misses = 0 if 2 * right > len(jobs) else self._widths.misses + 1
+            misses = self._widths.misses
+            fewer = 0 if sent.width > 1 else misses // 2
+            self._widths.misses = fewer if 2 * right > len(jobs) else misses + 1
         if ended:
             self._free()
 

@@ -126,12 +126,14 @@ class Widths:
 
     Attributes:
         others_wait: whether other texts wait for rows: then each text that ends sooner saves as much as any other.
-        misses: how many plain steps there were in a row whose drafts were wrong, or that had none.
+        misses: how many steps found no right drafts. A wide step that finds some begins anew, a plain one halves it.
+        widest: the widest step that there may be, except with drafts from a text that was made before.
     """
 
     def __init__(self, speculation: Speculation, costs: Costs, *, fixed: bool, widest: int = WIDER[-1]) -> None:
         self.speculation, most = speculation, speculation.most
         self._widths = tuple(width for width in WIDTHS if width < 2 * most or width <= 4)
+        self.widest = self._widths[-1]
         self._wider = tuple(width for width in WIDER if width <= widest)
         self.fixed, self._costs = fixed, costs
         self.others_wait = False
@@ -146,11 +148,6 @@ class Widths:
             return False
         self._rests = min(2 ** min(self.misses // _LOOKS, 16) - 1, rows)
         return True
-
-    @property
-    def widest(self) -> int:
-        """The widest step that there may be, except with drafts from a text that was made before."""
-        return self._widths[-1]
 
     def narrower(self, width: int) -> int:
         """The next width below this one."""
