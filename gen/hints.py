@@ -22,8 +22,11 @@ GENERATING: Hints = {
     ("include_stop_str_in_output",): "include_stop={}",
     ("truncation", "truncate_prompt_tokens", "truncation_side"): 'truncate="left"',
     ("stopping_criteria",): "stop=..., or break out of the loop over gen.stream",
+    ("ignore_eos",): "eos_token_id=[]",
+    ("stop_token_ids",): "eos_token_id=..., all tokens that end a text, the model's own too",
+    ("reasoning_effort", "thinking_budget", "thinking_token_budget"): "thinking=..., the most tokens of a thought",
     ("messages", "prompts", "inputs", "input_ids", "text", "input"): "it as the prompt, the second argument",
-    ("response_format", "schema", "json_schema", "guided_json", "response_model"): (
+    ("response_format", "schema", "json_schema", "guided_json", "response_model", "structured_outputs"): (
         "a type, or gen.json_schema(...), as the third argument"
     ),
     ("regex", "guided_regex"): "gen.regex(...) as the third argument",
