@@ -48,11 +48,6 @@ def some(seed: int, count: int) -> list[int]:
     return [source.randrange(256) for _ in range(count)]
 
 
-@pytest.fixture(scope="module")
-def demo() -> Any:
-    return gen.load("demo", device="cpu")
-
-
 @pytest.fixture
 def counting() -> Counting:
     return Counting(tiny_model(max_position_embeddings=1024), byte_tokenizer())
@@ -68,15 +63,15 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_random_calls_give_the_texts_of_calls_of_their_own(demo: Any) -> None:
     shared = 0
-    for seed in range(25):
+    for seed in (*range(10), 17, 19):  # every kind of sampler, and both engines of constraints
         case = random_case(seed, 1900)
         assert not list(differences(demo, case))
         shared += sum(one.cached_tokens > 0 for own in run_case(demo, case) for one in own)
-    assert shared > 50
+    assert shared > 25
 
 
 def test_random_engines_give_the_texts_of_calls_of_their_own(demo: Any) -> None:
-    made = [one for seed in range(12) for one in kept_differences(demo, seed, 1900)]
+    made = [one for seed in range(6) for one in kept_differences(demo, seed, 1900)]
     assert not [one for one in made if isinstance(one, str)]
     assert sum(one.cached_tokens > 0 for one in made if not isinstance(one, str)) > len(made) // 4
 
@@ -85,13 +80,11 @@ def test_random_engines_give_the_texts_of_calls_of_their_own(demo: Any) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_kind_of_cache_gives_the_texts_of_calls_of_their_own(shape: str) -> None:
     model = gen.from_transformers(tiny_model(shape), byte_tokenizer())
-    shared = 0
-    for seed in range(3):
-        case = random_case(seed, 250, tokens=30)
-        case = Case([prompt[:90] for prompt in case.prompts], case.output_type, case.settings, case.options)
-        assert not list(differences(model, case))
-        shared += sum(one.cached_tokens > 0 for own in run_case(model, case) for one in own)
-    for one in kept_differences(model, 4, 250, tokens=30):
+    case = random_case(2, 250, tokens=30)
+    case = Case([prompt[:90] for prompt in case.prompts], case.output_type, case.settings, case.options)
+    assert not list(differences(model, case))
+    shared = sum(one.cached_tokens > 0 for own in run_case(model, case) for one in own)
+    for one in kept_differences(model, 3, 250, tokens=30):
         assert not isinstance(one, str), one
         shared += one.cached_tokens > 0
     assert (shared > 0) == (shape != "gpt_neo")  # its rows end in one column
