@@ -20,6 +20,7 @@ from gen.loop.speculation.host_drafts import EarlierText
 from gen.loop.step_times import Costs
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import beam_search, greedy, multinomial
+from tests.helpers.demo import short_demo
 from tests.helpers.waits import waits
 
 PROMPT = "Once upon a time"
@@ -27,7 +28,7 @@ PROMPT = "Once upon a time"
 
 @pytest.fixture(scope="module")
 def model() -> TransformersModel:
-    return gen.load("demo")
+    return short_demo()
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_on_a_gpu_each_step_looks_through_the_draft(
     monkeypatch.setattr(Costs, "_of", lambda self, rows, width: 1.1)  # on virtual GPUs no step is faster than another
     drawn = multinomial(temperature=0.8, top_p=0.95)
     plain = [made(model, sampler=drawn, speculate=False, seed=seed, max_new_tokens=60) for seed in (3, 4)]
-    own = gen.load("demo", device=gpu)
+    own = short_demo(device=str(gpu))
     for speculate in ("auto", gen.Speculation(prompt=False)):  # what came before in the text itself is not looked at
         arguments: dict[str, Any] = {"sampler": drawn, "max_new_tokens": 60, "speculate": speculate}
         steps.clear()
@@ -130,7 +131,7 @@ def test_no_draft_changes_a_text(seed: int, model: TransformersModel) -> None:
 
 
 def test_no_draft_changes_a_text_on_a_gpu(gpu: torch.device) -> None:
-    own = gen.load("demo", device=gpu)
+    own = short_demo(device=str(gpu))
     for seed in (1, 5):
         _, differences = compare_case(own, seed, longest=30, drafts=True)
         assert differences == []
@@ -170,7 +171,7 @@ def test_a_typed_text_follows_a_draft_as_far_as_the_type_allows(model: Transform
 
 
 def test_a_search_ignores_a_draft_and_says_so(model: TransformersModel, caplog: pytest.LogCaptureFixture) -> None:
-    own = gen.load("demo")
+    own = short_demo()
     with caplog.at_level(logging.INFO, "gen"):
         found = gen.generate(own, PROMPT, sampler=beam_search(2), max_new_tokens=9, draft="no")
     assert found == gen.generate(model, PROMPT, sampler=beam_search(2), max_new_tokens=9)

@@ -18,6 +18,7 @@ from gen.loop.speculation.widths import Widths
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import greedy, multinomial
 from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers.demo import short_demo
 from tests.helpers.waits import waits
 from virtual_gpus import virtual_gpus
 
@@ -27,6 +28,7 @@ PROMPTS = [
     "Describe Ada as JSON.\n",
     "def f(x):\n    return x\ndef f(y):\n",
 ]
+PENALTIES: dict[str, Any] = {"presence_penalty": 0.5, "frequency_penalty": 0.2, "no_repeat_ngram_size": 4}
 
 
 class Item(BaseModel):
@@ -38,7 +40,7 @@ class Item(BaseModel):
 
 @pytest.fixture(scope="module")
 def model() -> TransformersModel:
-    return gen.load("demo")
+    return short_demo()
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +88,7 @@ def check(plain: list[Completion], drafted: list[Completion], *, accepts: bool =
         {"sampler": greedy()},
         {"sampler": multinomial(temperature=0.7, top_p=0.9, samples=2)},
         {"sampler": [greedy(), multinomial(top_k=20), multinomial(temperature=0.3), greedy(repetition_penalty=1.2)]},
-        {"sampler": multinomial(presence_penalty=0.5, frequency_penalty=0.2, no_repeat_ngram_size=4, min_new_tokens=9)},
+        {"sampler": multinomial(temperature=0.3, min_new_tokens=9, **PENALTIES)},
         {"sampler": greedy(bad_words=[" the"]), "stop": ["quick", "e."], "max_new_tokens": [1, 9, 30, 70]},
         {"sampler": multinomial(temperature=0.5), "eos_token_id": []},
         {"sampler": multinomial(temperature=0.5, repetition_penalty=1.1), "top_logprobs": 3},
@@ -179,14 +181,13 @@ def test_streams_and_asyncio_give_the_same_texts(model: TransformersModel) -> No
     assert asyncio.run(gen.agenerate(model, PROMPTS[0], **settings)) == expected
 
 
-@pytest.mark.parametrize("cuda_graph", [False, True])
-@pytest.mark.parametrize("output_type", [None, Item], ids=["text", "record"])
+@pytest.mark.parametrize(("output_type", "cuda_graph"), [(None, False), (Item, True)], ids=["text", "record"])
 def test_on_a_gpu_the_host_waits_for_no_draft(output_type: Any, cuda_graph: bool, model: TransformersModel) -> None:
     settings: dict[str, Any] = {"seed": 1, "details": True, "shorten": True}
     expected = gen.generate(model, PROMPTS[0], output_type, speculate=False, **settings, max_new_tokens=40)
     settings |= {"speculate": gen.Speculation(), "cuda_graph": cuda_graph}
     with virtual_gpus(2):
-        on_gpu = gen.load("demo", device="cuda:1")
+        on_gpu = short_demo(device="cuda:1")
         (_, short, long), found = waits(  # the first call places the type's tables
             lambda most: gen.generate(on_gpu, PROMPTS[0], output_type, **settings, max_new_tokens=most), 32, 36, 40
         )
