@@ -12,11 +12,13 @@ from gen.loop.scheduler import Scheduler
 from gen.models.transformers import exactness
 from gen.samplers import greedy, multinomial
 from tests.helpers import byte_tokenizer, needs_kernels_that_agree, tiny_model
+from tests.helpers.demo import short_demo
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_texts_and_logprobs_have_the_same_bits_alone_in_batches_refilled_and_through_an_engine(dtype: str) -> None:
-    model = gen.load("demo", device="cpu", dtype=dtype)
+    demo: Any = short_demo()
+    model: Any = gen.from_transformers(demo.hf_model.to(getattr(torch, dtype)), demo.tokenizer._tokenizer)
     needs_kernels_that_agree(model)
     found = compare(model, 12, longest=70, new_tokens=9)
     assert found.none, found
@@ -29,7 +31,8 @@ def test_prompts_have_the_same_bits_alone_in_batches_and_in_parts(dtype: torch.d
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        model: Any = gen.load("demo", device="cpu", dtype=dtype)
+        demo: Any = short_demo()
+        model: Any = gen.from_transformers(demo.hf_model.to(dtype), demo.tokenizer._tokenizer)
         needs_kernels_that_agree(model)
         assert compare_prompts(model, 12, longest=200) == 0
     finally:

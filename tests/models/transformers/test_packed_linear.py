@@ -17,6 +17,7 @@ from gen.models.transformers.packed_linear import PackedLinear, pack_
 from gen.models.transformers.packed_weight import PackedWeight
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.helpers.architectures import HYBRIDS, OTHERS, SHAPES
+from tests.helpers.demo import short_demo
 from tests.models.transformers.test_cpu_layouts import needs
 from virtual_gpus import virtual_gpus
 
@@ -48,7 +49,7 @@ def test_a_float16_checkpoint_gives_the_texts_of_float32(saved: Path, packed: An
     plain = gen.load(saved, device="cpu", dtype="float32")
     assert str(packed.placement) == "cpu (float32, weights float16)"
     assert packed_weights(packed.hf_model) == 15
-    settings: dict[str, Any] = {"sampler": gen.samplers.multinomial(), "seed": 3, "max_new_tokens": 40}
+    settings: dict[str, Any] = {"sampler": gen.samplers.multinomial(), "seed": 3, "max_new_tokens": 20}
     texts = gen.generate(plain, PROMPTS, **settings)
     assert gen.generate(packed, PROMPTS, **settings) == texts
     assert [gen.generate(packed, prompt, **settings) for prompt in PROMPTS] == texts
@@ -71,11 +72,11 @@ def test_saved_anew_it_is_the_checkpoint(saved: Path, packed: Any, tmp_path: Pat
 
 
 def test_moved_to_a_gpu_it_is_a_model_of_float32(saved: Path, packed: Any) -> None:
-    plain = gen.load(saved, device="cpu", dtype="float32")
+    plain, settings = gen.load(saved, device="cpu", dtype="float32"), {"seed": 3, "max_new_tokens": 12}
     with virtual_gpus(2):
         moved = gen.from_transformers(copy.deepcopy(packed.hf_model).to("cuda:1"), byte_tokenizer())
         assert str(moved.placement) == "cuda:1 (float32)"
-        assert gen.generate(moved, PROMPTS, seed=3) == gen.generate(plain, PROMPTS, seed=3)
+        assert gen.generate(moved, PROMPTS, **settings) == gen.generate(plain, PROMPTS, **settings)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "bfloat16"])
@@ -273,12 +274,12 @@ def test_wide_steps_give_the_bits_of_plain_steps(
 
 def test_with_them_texts_are_exact_and_prompts_have_the_same_bits(small_layers: None) -> None:
     needs(torch.float32)
-    plain: Any = gen.load("demo", device="cpu", dtype="float32")
+    plain: Any = short_demo()
     try:
         plain.find_step_rows()
     except gen.ModelError as reason:
         pytest.skip(f"this machine promises no equal bits without them either: {reason}")
-    model: Any = gen.load("demo", device="cpu", dtype="float32", pack=True)
+    model: Any = gen.from_transformers(plain.hf_model, plain.tokenizer._tokenizer, pack=True)
     assert isinstance(model.hf_model.model.layers[0].mlp.up_proj, PackedLinear)
     model.find_step_rows()
     assert compare(model, 12, longest=70, new_tokens=9).none
