@@ -103,7 +103,8 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]
 
 @pytest.mark.parametrize(
     ("shape", "sampler"),
-    [*(("llama", name) for name in SAMPLERS), ("gpt2", "greedy"), ("gemma3", "multinomial"), ("mixtral", "beams")],
+    [("gpt2", "greedy"), ("gemma3", "multinomial"), ("llama", "several"), ("mixtral", "beams")]
+    + [("llama", "penalised"), ("llama", "each its own")],
 )
 def test_tokens_with_graphs_are_those_without(shape: str, sampler: str, gpu: torch.device) -> None:
     model = adapter(gpu, shape)
@@ -119,7 +120,7 @@ def test_tokens_with_graphs_are_those_without(shape: str, sampler: str, gpu: tor
 @pytest.mark.parametrize("sampler", ["each its own", "beams"])
 def test_rows_that_are_filled_again_and_moved_are_captured_too(sampler: str, gpu: torch.device) -> None:
     model = adapter(gpu)
-    limits = [24, 8, 15]
+    limits = [16, 5, 9]
     eager = tokens(model, SAMPLERS[sampler], limits, max_batch_tokens=2 * 64 * 3, cuda_graph=False)
     for _ in range(2):
         assert tokens(model, SAMPLERS[sampler], limits, max_batch_tokens=2 * 64 * 3) == eager
@@ -165,7 +166,7 @@ def test_growing_drops_graphs_and_their_memory(captures: list[tuple[int, int]], 
     model = adapter(gpu)
     tokens(model, new_tokens=20)
     old = ref(next(iter(kept(model).recordings.values())))
-    tokens(model, new_tokens=75)
+    tokens(model, new_tokens=45)
     gc.collect()
     assert old() is None
     assert {shape[1] for shape in captures} == {32, 64, 96, 128}
@@ -352,10 +353,10 @@ def test_users_functions_run_between_the_graphs_of_a_step(captures: list[tuple[i
     for cuda_graph in (False, True, True):
         reads, picks = Reads(replayable=False), Picking()
         sampler = gen.samplers.multinomial(**PENALTIES)
-        processed = tokens(model, sampler, 16, logits_processors=[reads], cuda_graph=cuda_graph)
-        texts.append((processed, tokens(model, picks, 16, cuda_graph=cuda_graph)))
+        processed = tokens(model, sampler, 11, logits_processors=[reads], cuda_graph=cuda_graph)
+        texts.append((processed, tokens(model, picks, 11, cuda_graph=cuda_graph)))
         runs.append((reads.runs, picks.runs))
-    assert runs == [runs[0]] * 3 and runs[0][0] >= 16
+    assert runs == [runs[0]] * 3 and runs[0][0] >= 11
     assert texts == [texts[0]] * 3
     assert {(3, 32), (3, 64)} <= set(captures)
 
@@ -373,8 +374,8 @@ def test_what_cannot_be_replayed_on_a_cpu_is_not_captured(
 ) -> None:
     with virtual_gpus(1), caplog.at_level(logging.INFO, logger="gen"):
         model = adapter(device)
-        eager = tokens(model, new_tokens=32, cuda_graph=False, replay=False, **options)
-        assert tokens(model, new_tokens=32, **options) == eager
+        eager = tokens(model, new_tokens=12, cuda_graph=False, replay=False, **options)
+        assert tokens(model, new_tokens=12, **options) == eager
         assert not kept(model).recordings
     [line] = [record.getMessage() for record in caplog.records]
     assert reason in line and ("are not captured" if device == "cuda:0" else "are not replayed") in line
@@ -418,12 +419,12 @@ def test_a_failed_capture_leaves_nothing_behind(
     """Texts go on, torch draws and pins memory, others capture; this set of rows captures no more, and says so once."""
     caplog.set_level(logging.INFO, "gen")
     model, other = adapter(gpu), adapter(gpu)
-    eager = tokens(model, new_tokens=16, cuda_graph=False)
+    eager = tokens(model, new_tokens=11, cuda_graph=False)
     layer: Any = model.hf_model.model.layers[0].mlp
     waits = layer.act_fn = Waits(refused)
     model.replay = True
     for _ in range(3):
-        assert tokens(model, new_tokens=16) == eager
+        assert tokens(model, new_tokens=11) == eager
         assert torch.rand(3, device=gpu).shape == (3,)
         assert torch.ones(3).pin_memory().to(gpu, non_blocking=True).tolist() == [1.0] * 3
     assert waits.captures == refused and not graphs(model)  # older graphs' memory is lost to captures
@@ -431,9 +432,9 @@ def test_a_failed_capture_leaves_nothing_behind(
     assert line[0] == "WARNING"
     assert "steps of TransformersModel are captured no more: CUDA refused to capture it: CUDA error" in line[1]
     assert [what for what, _ in told] == ["endAllocateToPool", "releasePool"] and told[0][1] == told[1][1]
-    assert tokens(other, new_tokens=16) == eager and graphs(other)
+    assert tokens(other, new_tokens=11) == eager and graphs(other)
     model.release()
-    assert tokens(model, new_tokens=16) == eager and graphs(model)  # other rows try it again
+    assert tokens(model, new_tokens=11) == eager and graphs(model)  # other rows try it again
 
 
 @pytest.mark.parametrize("always", [False, True])
@@ -457,12 +458,12 @@ def test_a_capture_without_memory_is_tried_once_more_in_other_memory(
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
 
     model = adapter(gpu)
-    eager = tokens(model, new_tokens=16, cuda_graph=False)
+    eager = tokens(model, new_tokens=11, cuda_graph=False)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: tries.append("empty"))
     monkeypatch.setattr(cuda_graphs, "_clean_up", lambda pool: "")
     monkeypatch.setattr(cuda_graphs, "_Capture", Short)
     for _ in range(2):
-        assert tokens(model, new_tokens=16) == eager
+        assert tokens(model, new_tokens=11) == eager
     assert tries[first] == "empty" and tries[first + 1] not in tries[:first]
     assert bool(graphs(model)) is not always
     messages = [record.getMessage() for record in caplog.records]

@@ -209,13 +209,13 @@ def test_what_transformers_has_left_on_the_model_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("family", "vision", "last_layer", "head"),
     [
-        *((family, 1, 2, 3) for family in FAMILIES),  # with every sampler; other placements only greedily, in a thread
+        *((family, 1, 2, 3) for family in FAMILIES),  # with every sampler, and as others greedily in a thread
         *((FAMILIES[0], *split) for split in ((0, 1, 1), (1, 1, 1), (2, 1, 0))),
     ],
 )
 def test_split_over_gpus_the_texts_are_the_cpus(family: str, vision: int, last_layer: int, head: int) -> None:
     whole = tiny_vision_model(family)
-    samplers = [GREEDY, None, gen.samplers.beam_search(2)] if head == 3 else []
+    samplers = [None, gen.samplers.beam_search(2)] if head == 3 else []
     on_the_cpu = adapter(family)
     greedy = texts(on_the_cpu, family, GREEDY, 4)
     expected = [texts(on_the_cpu, family, sampler, 4) for sampler in samplers]
