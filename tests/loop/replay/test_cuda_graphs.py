@@ -103,8 +103,10 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]
 
 @pytest.mark.parametrize(
     ("shape", "sampler"),
-    [("gpt2", "greedy"), ("gemma3", "multinomial"), ("llama", "several"), ("mixtral", "beams")]
-    + [("llama", "penalised"), ("llama", "each its own")],
+    [
+        *(("llama", name) for name in ("several", "penalised", "each its own")),
+        *(("gpt2", "greedy"), ("gemma3", "multinomial"), ("mixtral", "beams")),
+    ],
 )
 def test_tokens_with_graphs_are_those_without(shape: str, sampler: str, gpu: torch.device) -> None:
     model = adapter(gpu, shape)

@@ -72,7 +72,7 @@ def test_saved_anew_it_is_the_checkpoint(saved: Path, packed: Any, tmp_path: Pat
 
 
 def test_moved_to_a_gpu_it_is_a_model_of_float32(saved: Path, packed: Any) -> None:
-    plain, settings = gen.load(saved, device="cpu", dtype="float32"), {"seed": 3, "max_new_tokens": 12}
+    plain, settings = gen.load(saved, device="cpu", dtype="float32"), dict[str, Any](seed=3, max_new_tokens=12)
     with virtual_gpus(2):
         moved = gen.from_transformers(copy.deepcopy(packed.hf_model).to("cuda:1"), byte_tokenizer())
         assert str(moved.placement) == "cuda:1 (float32)"

@@ -41,16 +41,8 @@ EAGER_ALONE = ("bloom", "gpt_neo", "gemma2_window", "gpt_oss_window", "mpt_alibi
 ALIGNED = ("gpt_neo",)  # its rows are filled all at once, and its cache grows by one column a step
 INEXACT_STEPS = ("nemotron_h",)  # its steps differ from its forward of all tokens by a hundredth, in transformers
 ARCHITECTURES = [*SHAPES, *HYBRIDS, *OTHERS]
-KINDS = [
-    *SHAPES,
-    "qwen3_5",
-    "bamba",
-    "mistral_window",
-    "qwen2_window",
-    "llama4_chunked",
-    "gemma3n_shared",
-    "falcon_alibi",
-]
+OTHER_KINDS = ["qwen3_5", "bamba", "mistral_window", "qwen2_window", "llama4_chunked", "gemma3n_shared", "falcon_alibi"]
+KINDS = [*SHAPES, *OTHER_KINDS]
 LIKELY = [(shape, "eager" if shape in EAGER_ALONE else "sdpa") for shape in ARCHITECTURES]
 ATTENTIONS = [*LIKELY, *((shape, "eager") for shape in KINDS if shape not in EAGER_ALONE)]  # a mask has two forms
 
