@@ -62,7 +62,7 @@ TYPES: list[tuple[Any, str]] = [
 """Output types, each with one of its texts."""
 
 
-def tiny(form: str, *, device: str = "cpu", context: int = 1024) -> Any:
+def tiny(form: str, *, device: str = "cpu", context: int = 256) -> Any:
     """A model with random weights and a token for each byte."""
     tokenizer = byte_tokenizer(specials=SPECIALS.get(form, []))
     tokenizer.chat_template = FORMS[form]
