@@ -1,19 +1,33 @@
 """The demo model behind a server, for the tests of a file."""
 
 import logging
+import os
 from collections.abc import Iterator
+from multiprocessing import get_context
 from typing import Any
 
 import pytest
 
 import gen
 from gen.server import app
+from tests.helpers.demo import short_demo
 from tests.server.client import Client
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiling_in_forks() -> Iterator[None]:
+    """A process that compiles is a fork of one that has imported all that it needs."""
+    context, own = get_context("forkserver"), os.getpid()
+    context.set_forkserver_preload(["gen.server.compiling", "pytest"])
+    with pytest.MonkeyPatch.context() as patch:
+        found = lambda method: context if os.getpid() == own else get_context(method)  # noqa: E731
+        patch.setattr("gen.server.compiling.get_context", found)
+        yield
 
 
 @pytest.fixture(scope="module")
 def demo() -> Any:
-    return gen.load("demo", device="cpu")
+    return short_demo()
 
 
 @pytest.fixture(scope="module")

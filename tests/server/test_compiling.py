@@ -1,15 +1,16 @@
 """Schemas are compiled in processes of their own: one that takes too much time or memory delays no other request."""
 
 import asyncio
+import os
 import pickle
 import re
-import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from multiprocessing import Pipe
+from multiprocessing import Pipe, get_context
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,11 @@ from gen.server import compiling as server
 from gen.server.compiling import Compiling
 from gen.server.settings import CompileLimits
 from tests.helpers import ScriptedModel
+from tests.helpers.demo import short_demo
+from tests.helpers.forked import Forked
 from tests.server.client import Client
 from tests.server.endless import begun, endless
 
-BEGINS = """
-import os, threading, time
-import gen
-from gen.server.compiling import Compiling
-compiling = Compiling(gen.load("demo"))
-threading.Thread(target=compiling.begin).start()
-while compiling._process is None or compiling._process.pid is None:  # its vocabulary is sent next
-    time.sleep(0.001)
-os._exit(0)
-"""
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 TREE = {"type": "object", "properties": {"of": {"$ref": "#"}}}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
@@ -166,7 +159,10 @@ def test_what_takes_too_much_time_or_memory_is_refused(plans: None) -> None:
     compiling.close()
 
 
-def test_a_fault_of_the_process_that_compiles_is_no_fault_of_the_type(plans: None, capfd: Any) -> None:
+def test_a_fault_of_the_process_that_compiles_is_no_fault_of_the_type(
+    plans: None, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.setattr(server, "get_context", get_context)  # so that it writes to this process's stderr
     compiling = Compiling(ScriptedModel("x"))
     with pytest.raises(RuntimeError, match="ValueError while a type was compiled: invalid literal"):
         asyncio.run(compiling.ready(plan_of(partial(int, "x"), "plan")))
@@ -203,8 +199,15 @@ def test_a_schema_that_cannot_be_compiled_is_a_bad_request_and_others_give_the_t
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks for each type")
 def test_a_server_that_ends_at_once_leaves_no_word_of_the_process_that_compiles() -> None:
-    ended = subprocess.run([sys.executable, "-c", BEGINS], stderr=subprocess.PIPE, text=True, check=True, timeout=120)
-    assert "Traceback" not in ended.stderr  # which ends when both processes have ended
+    def program() -> None:
+        compiling = Compiling(short_demo())
+        threading.Thread(target=compiling.begin).start()
+        while compiling._process is None or compiling._process.pid is None:  # its vocabulary is sent next
+            time.sleep(0.001)
+        os._exit(0)
+
+    code, out, err = Forked(program).end()  # when both processes have ended
+    assert (code, out) == (0, "") and "Traceback" not in err
 
 
 @pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

@@ -59,7 +59,7 @@ FIELDS: dict[str, list[Any]] = {
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_no_combination_of_fields_is_an_error_of_the_server(path: str, client: Client) -> None:
     draw, answered = random.Random(path), 0
-    for _ in range(150):
+    for _ in range(100):
         drawn = {name: draw.choice(FIELDS[name]) for name in draw.sample(list(FIELDS), draw.randint(0, 5))}
         body = (
             {"prompt": draw.choice(["Hi", "", ["a", "b"]])}
@@ -70,7 +70,7 @@ def test_no_combination_of_fields_is_an_error_of_the_server(path: str, client: C
         reply = client.post(path, body)
         assert reply.status < 500, (json.dumps(body)[:2000], reply.body[:500])
         answered += reply.status == 200
-    assert answered > 20
+    assert answered > 15
 
 
 def test_settings_that_ban_every_token_are_named(client: Client) -> None:

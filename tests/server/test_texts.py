@@ -121,11 +121,12 @@ def test_negative_seeds_are_seeds_too(demo: Any, client: Client) -> None:
 
 
 def test_logprobs_are_those_of_the_model_itself(demo: Any, client: Client) -> None:
-    fields = {"messages": HELLO, "seed": 2, "max_tokens": 4, "temperature": 0.3, "logprobs": True, "top_logprobs": 2}
+    fields = {"messages": HELLO, "temperature": 0.3, "logprobs": True, "top_logprobs": 2, "max_tokens": 4}
+    both: dict[str, Any] = {"seed": 2, "skip_special_tokens": False}
     wanted: Any = gen.generate(
-        demo, HELLO, seed=2, max_new_tokens=4, sampler=multinomial(temperature=0.3), details=True, top_logprobs=2
+        demo, HELLO, max_new_tokens=4, sampler=multinomial(temperature=0.3), details=True, top_logprobs=2, **both
     )
-    content = client.post(CHAT, fields).json["choices"][0]["logprobs"]["content"]
+    content = client.post(CHAT, fields | both).json["choices"][0]["logprobs"]["content"]
     assert [one["logprob"] for one in content] == pytest.approx([one.logprob for one in wanted.top_logprobs or []])
     assert b"".join(bytes(one["bytes"]) for one in content).decode() == wanted.text
     assert [len(one["top_logprobs"]) for one in content] == [2] * 4
@@ -193,7 +194,7 @@ def test_what_is_between_two_texts_is_asked_for_with_the_models_own_tokens(clien
 
 
 def test_what_ended_a_text_is_told(client: Client) -> None:
-    fields = {"prompt": "One morning", "seed": 1, "max_tokens": 40}
+    fields = {"prompt": "One morning", "seed": 2, "max_tokens": 40}
     stopped = client.post(TEXT, {**fields, "stop": [" a", " the"]}).json["choices"][0]
     assert (stopped["finish_reason"], stopped["stop_reason"]) == ("stop", " a")
     cut = client.post(TEXT, {**fields, "max_tokens": 2}).json["choices"][0]
