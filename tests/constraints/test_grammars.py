@@ -149,7 +149,7 @@ def test_a_grammar_has_the_same_texts_as_the_automaton(seed: int) -> None:
     """For random schemas: texts of the automaton, these with a letter more or less, and random values."""
     chance = random.Random(seed)
     compared = []
-    for number in range(40):
+    for number in range(25):
         schema = random_schema(chance)
         asked: dict[str, Any] = {"closed": chance.random() < 0.5, "whitespace": chance.choice(["line", "indent"])}
         try:
@@ -170,7 +170,7 @@ def test_a_grammar_has_the_same_texts_as_the_automaton(seed: int) -> None:
         for text in texts:
             compared.append(table.accepts(text.encode()))
             assert grammar.accepts(text.encode()) == compared[-1], (schema, asked, text)
-    assert sum(compared) > 150 and len(compared) - sum(compared) > 150
+    assert sum(compared) > 100 and len(compared) - sum(compared) > 100
 
 
 SCHEMA: dict[str, Any] = {

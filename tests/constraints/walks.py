@@ -4,9 +4,8 @@ import random
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
-from gen.constraints.automata.dfa import Table
+from gen.constraints.automata.dfa import Table, distances
 
 
 def random_texts(table: Table, count: int, *, seed: int = 0, longest: int = 60) -> list[str]:
@@ -14,7 +13,7 @@ def random_texts(table: Table, count: int, *, seed: int = 0, longest: int = 60) 
     chance = random.Random(seed)
     bytes_of = [np.flatnonzero(table.classes == one).tolist() for one in range(table.next.shape[1])]
     final = table.final.tolist()
-    far = _distances(table)
+    far = [0, *distances(table.edges, table.final[1:]).tolist()]
 
     @cache
     def ways(state: int) -> dict[int, int]:
@@ -30,20 +29,9 @@ def random_texts(table: Table, count: int, *, seed: int = 0, longest: int = 60) 
             if len(text) > longest:
                 if final[state]:
                     break
-                classes = [min(classes, key=lambda one: int(far[after[one]]))]
+                classes = [min(classes, key=lambda one: far[after[one]])]
             chosen = chance.choice(classes)
             text.append(chance.choice(bytes_of[chosen]))
             state = after[chosen]
         texts.append(text.decode())
     return texts
-
-
-def _distances(table: Table) -> npt.NDArray[np.int64]:
-    """Fewest bytes from each state to a final one."""
-    far = np.where(table.final, 0, 10**9)
-    while True:
-        nearer: npt.NDArray[np.int64] = np.minimum(far, np.where(table.next > 0, far[table.next], 10**9).min(1) + 1)
-        nearer[0] = 10**9
-        if (nearer == far).all():
-            return nearer
-        far = nearer
