@@ -2,8 +2,8 @@
 
 import asyncio
 import gc
-import subprocess
-import sys
+import os
+import threading
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from gen.loop.feed import Feed
 from gen.samplers import beam_search, greedy, multinomial
 from tests.helpers import ScriptedModel
 from tests.helpers.engines import FailingModel, GatedModel, ends, engine_threads, text_of
+from tests.helpers.forked import Forked
 
 
 @pytest.fixture(autouse=True)
@@ -185,36 +186,33 @@ def test_a_cancelled_search_in_a_worker_thread_ends() -> None:
 
 
 def test_a_process_that_is_forked_makes_an_engine_of_its_own_and_does_not_wait_for_the_others() -> None:
-    program = """
-import asyncio, os, threading, torch, gen
-from tests.helpers.engines import GatedModel
-torch.set_num_threads(1)
-model = GatedModel()
-engine = gen.Engine(model)
-stream = engine.submit("a")
-own = gen.astream(model, "a")
-model.begun.acquire()
-reading = threading.Thread(target=lambda: [model.tokenizer.encode("x" * 10**5) for _ in range(20)])
-reading.start()  # another thread is within the tokenizer
-child = os.fork()
-if child == 0:
-    model.open()
-    told = []
-    for call in (lambda: engine.submit("b"), lambda: list(stream), stream.completion, lambda: list(own)):
-        try:
-            call()
-        except gen.EngineClosed as error:
-            told.append("belongs to the process that this one was forked from; make another one." in str(error))
-    engine.close()
-    with gen.Engine(model) as other:
-        told.append("".join(other.submit("c")) == "hello")
-    told.append(asyncio.run(gen.agenerate(model, "d")) == "hello")
-    os._exit(0 if told == [True] * 6 else 1)
-reading.join()
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-model.open()
-print("".join(stream), "".join(own))
-engine.close()
-"""
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert run.stdout == "0\nhello hello\n", run.stderr
+    def program() -> None:
+        model = GatedModel()
+        engine = gen.Engine(model)
+        stream = engine.submit("a")
+        own = gen.astream(model, "a")
+        model.begun.acquire()
+        reading = threading.Thread(target=lambda: [model.tokenizer.encode("x" * 10**5) for _ in range(20)])
+        reading.start()  # another thread is within the tokenizer
+        child = os.fork()
+        if child == 0:
+            model.open()
+            told = []
+            for call in (lambda: engine.submit("b"), lambda: list(stream), stream.completion, lambda: list(own)):
+                try:
+                    call()
+                except gen.EngineClosed as error:
+                    told.append("belongs to the process that this one was forked from; make another" in str(error))
+            engine.close()
+            with gen.Engine(model) as other:
+                told.append("".join(other.submit("c")) == "hello")
+            told.append(asyncio.run(gen.agenerate(model, "d")) == "hello")
+            os._exit(0 if told == [True] * 6 else 1)
+        reading.join()
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        model.open()
+        print("".join(stream), "".join(own))
+        engine.close()
+
+    code, out, err = Forked(program).end()
+    assert (code, out) == (0, "0\nhello hello\n"), err

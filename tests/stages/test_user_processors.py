@@ -32,6 +32,7 @@ from gen.loop.runner import run_all
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.stages.user_processors import UserProcessors
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
+from tests.helpers.demo import short_demo
 from tests.loop.calls import new_jobs, run_in_rows
 from virtual_gpus import no_host_sync, virtual_gpus
 
@@ -155,7 +156,7 @@ WAITING = {
 
 
 def test_the_guide_names_the_processors_that_read_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each processor makes one text of 24 tokens; EncoderNoRepeatNGram needs an encoder's tokens, and reads them.
+    """Each processor makes one text of 12 tokens; EncoderNoRepeatNGram needs an encoder's tokens, and reads them.
 
     TopH reads because distributions check their arguments, which torch.compile turns off for the whole process.
     """
@@ -163,11 +164,11 @@ def test_the_guide_names_the_processors_that_read_on_the_host(monkeypatch: pytes
     guide = (Path(__file__).parents[2] / "docs/guides/sampler.md").read_text(encoding="utf-8")
     free = {name: OF_ONE_ROW[name] for name in ("repetition", "n-grams", "bad words", "bias", "typical", "NaN")}
     with virtual_gpus(2):
-        model = gen.load("demo", device="cuda:1")
+        model = short_demo(1, device="cuda:1")
         for name, make in (free | WAITING).items():
             with no_host_sync(count=True) as report:
-                gen.generate(model, "Once", seed=1, max_new_tokens=24, logits_processors=[make()])
-            assert (report.count > 20) == (name in WAITING), name
+                gen.generate(model, "Once", seed=1, max_new_tokens=12, eos_token_id=[], logits_processors=[make()])
+            assert (report.count > 10) == (name in WAITING), name
             assert (f"`{name}Logits" in guide) == (name in WAITING)
 
 

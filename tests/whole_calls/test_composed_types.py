@@ -22,9 +22,9 @@ def new_model(device: str = "cpu") -> Any:
 def test_random_compositions_are_whole_from_the_least_limit_up_and_the_same_everywhere() -> None:
     with virtual_gpus(2):
         model, other = new_model(), new_model("cuda:1")
-        kinds = list(compositions(50, seed=3))
-        made = [check_generating(model, other, kinds[:25], 1), check_generating(model, other, kinds[25:], 2)]
-        assert sum(one.texts for one in made) > 300 and all(one.ended > 15 for one in made)
+        kinds = list(compositions(24, seed=3))
+        made = [check_generating(model, other, kinds[:12], 1), check_generating(model, other, kinds[12:], 2)]
+        assert sum(one.texts for one in made) > 150 and all(one.ended > 7 for one in made)
 
 
 @pytest.mark.parametrize("sampler", [multinomial(samples=3), beam_search(3)], ids=["samples", "beams"])
