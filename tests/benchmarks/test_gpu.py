@@ -6,7 +6,10 @@ import runpy
 import shlex
 import subprocess
 import sys
+from concurrent import futures
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -17,10 +20,10 @@ from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import running, tests
 from benchmarks.gpu.running import Step
 from benchmarks.gpu.tests import gpu_tests
+from tests.benchmarks.test_peer_suites import forked
 from tests.conftest import LEFT_OUT
 from tests.helpers.forked import Forked
 from virtual_gpus import virtual_gpus
-from virtual_gpus.children import with_virtual_gpus
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(command.__file__).parent
@@ -111,11 +114,26 @@ def test_every_file_with_a_test_for_a_gpu_is_run(request: pytest.FixtureRequest)
     assert {"tests/loop/replay/test_cuda_graphs.py", "tests/virtual_gpus/syncs/test_no_host_sync.py"} <= set(found)
 
 
+class Forks(subprocess.Popen[bytes]):
+    """As Popen, but each process is a fork, which imports nothing anew, and has ended once it is made."""
+
+    def __init__(self, command: list[str], **options: Any) -> None:
+        self._done = forked(command, **options)
+        os.write(options["stdout"].fileno(), f"{self._done.stdout}{self._done.stderr}".encode())
+
+    def wait(self, timeout: float | None = None) -> int:
+        return self._done.returncode
+
+
 @pytest.mark.slow
 def test_every_step_runs_on_virtual_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All processes are forks; files of tests run in turn, since a thread that forks may end the process."""
+    monkeypatch.setattr(subprocess, "Popen", Forks)
+    monkeypatch.setattr(subprocess, "run", forked)
+    monkeypatch.setattr(futures, "ThreadPoolExecutor", lambda count: nullcontext(SimpleNamespace(map=map)))
     monkeypatch.setattr(sys, "argv", ["gpu", "--small", "--out", str(tmp_path)])
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    with virtual_gpus(1), with_virtual_gpus(1, 80 * 2**30):
+    with virtual_gpus(1):
         code = command.main()
     logs = {path.name: path.read_text()[-2000:] for path in tmp_path.rglob("*.log")}
     assert code == 0, logs

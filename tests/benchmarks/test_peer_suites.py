@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -25,17 +26,18 @@ def test_no_gpu():
 
 
 def forked(
-    command: list[str], *, cwd: Path, env: dict[str, str], **options: object
+    command: list[str], *, env: dict[str, str], cwd: Path = Path(), **options: object
 ) -> subprocess.CompletedProcess[str]:
-    """Run pytest as `subprocess.run` would do it, but in a fork, which imports nothing anew."""
-    assert command[1:3] == ["-m", "pytest"]
+    """Run a module as `subprocess.run` would do it, but in a fork, which imports nothing anew."""
+    assert command[1] == "-m"
 
     def program() -> None:
         os.chdir(cwd)
         os.environ.clear()
         os.environ.update(env)
         sys.path[:0] = env["PYTHONPATH"].split(os.pathsep)
-        sys.exit(pytest.main(command[3:]))
+        sys.argv = command[2:]
+        runpy.run_module(command[2], run_name="__main__", alter_sys=True)
 
     return subprocess.CompletedProcess(command, *Forked(program).end())
 
@@ -86,6 +88,7 @@ def test_a_file_none_of_whose_tests_begins_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """pytest ends with 1, as after a test that fails, where it refuses a hook of the folder's conftest.py."""
+    monkeypatch.setattr("benchmarks.peer_suites.subprocess.run", forked)
     folder = tmp_path / "tests"
     folder.mkdir()
     (folder / "conftest.py").write_text("def pytest_collection_modifyitems(items, no_such_argument): pass\n")
