@@ -5,13 +5,15 @@ import os
 import sys
 import threading
 from argparse import Namespace
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import gen
-from benchmarks import context, decode, samplers, throughput
+from benchmarks import batch_devices, context, decode, samplers, throughput
 from benchmarks.architectures import sweep
 from benchmarks.architectures.comparisons import DifferenceError, Oracle, TextComparison
 from benchmarks.architectures.tiny_models import Group, model_types, tiny_model
@@ -19,8 +21,12 @@ from benchmarks.cases import engines
 from benchmarks.constraints import coverage, generation, suite
 from benchmarks.constraints.schema_order import SchemaOrder
 from benchmarks.random_model import random_model
+from gen.offline.executors.processes import WorkerProcess
 from tests.helpers import needs_kernels_that_agree
 from tests.helpers.demo import short_demo
+from tests.offline.helpers import WorkerHere
+from virtual_gpus import virtual_gpus
+from virtual_gpus.children import with_virtual_gpus
 
 
 def test_throughput_reports_every_program_and_leaves_out_devices_that_do_not_exist(
@@ -52,6 +58,16 @@ def test_throughput_reports_every_program_and_leaves_out_devices_that_do_not_exi
 def test_throughput_of_a_job_counts_the_rows_that_differ_between_virtual_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The first worker is a process, which has its GPUs from the environment; the others are in this one."""
+    processes = iter([WorkerProcess])
+
+    @contextmanager
+    def here_too(gpus: int, memory: int) -> Iterator[None]:
+        with with_virtual_gpus(gpus, memory), virtual_gpus(gpus, memory=memory):
+            yield
+
+    monkeypatch.setattr(batch_devices, "with_virtual_gpus", here_too)
+    monkeypatch.setattr("gen.offline.executors.processes.WorkerProcess", lambda: next(processes, WorkerHere)())
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     report = tmp_path / "job.json"
     options = ["--job", "--devices", "cuda:0", "cuda:1", "--prompts", "3", "--new-tokens", "4", "--json", str(report)]
@@ -96,16 +112,8 @@ def test_decode_answers_every_question_and_says_which_goals_are_met(
     monkeypatch.setattr(decode, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers))
     monkeypatch.setattr(decode, "random_model", lambda vocab_size, *shape, **where: random_model(1001, **where))
     monkeypatch.setattr(decode, "_demo", lambda setup: short_demo(1, setup.device))
-    for name, tokens in {
-        "LONG": 4,
-        "SHORT": 2,
-        "LIMIT": 12,
-        "COLUMNS": 110,
-        "MORE": 120,
-        "FEW": 10,
-        "STEPS": 2,
-        "WARM": 3,
-    }.items():
+    shorter = {"LONG": 4, "SHORT": 2, "LIMIT": 12, "COLUMNS": 110, "MORE": 120, "FEW": 10, "STEPS": 2, "WARM": 3}
+    for name, tokens in shorter.items():
         monkeypatch.setattr(decode, name, tokens)
     monkeypatch.setattr(context, "WARM", 3)  # as in decode
     sizes = ["--batch", "2", "--new-tokens", "2", "--rounds", "1", "--real", str(tmp_path)]
