@@ -105,29 +105,23 @@ def test_workers_on_one_cpu_share_what_cores_and_quota_allow(monkeypatch: pytest
 
 @pytest.mark.slow
 def test_workers_and_drivers_that_are_killed_cost_nothing(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [{"prompt": "Describe Ada as JSON.\n", "id": f"row {number}"} for number in range(9)]
+    rows: list[dict[str, Any]] = [{"prompt": "Describe Ada as JSON.\n", "id": f"row {number}"} for number in range(5)]
     write_rows(tmp_path / "rows.jsonl", rows)
     (tmp_path / "shapes.py").write_text(SHAPES)
     (tmp_path / "sitecustomize.py").write_text(FAULTS)
-    plan = [
-        "part-00000 before worker",
-        "part-00001 after driver",
-        "part-00002 after worker",
-        "part-00003 before driver",
-    ]
-    (tmp_path / "plan").write_text("\n".join(plan))
+    (tmp_path / "plan").write_text("part-00000 after worker\npart-00001 before driver")
     ends: list[subprocess.CompletedProcess[str]] = []
     while (tmp_path / "plan").exists() or not ends or ends[-1].returncode < 0:
         ends.append(run(tmp_path))
         assert ends[-1].returncode in (0, -9), ends[-1].stderr
-    assert [end.returncode for end in ends] == [-9, -9, 0]
+    assert [end.returncode for end in ends] == [-9, 0]
     pids = list(map(int, (tmp_path / "pids").read_text().split()))
     for pid in pids:
         wait_for_end(pid)
-    assert len(pids) == len(set(pids)) == 5
+    assert len(pids) == len(set(pids)) == 3
     refused, told = ends[-1].stdout.splitlines()
     assert "workers import the output type, and __main__.Here cannot be imported: move it to the top" in refused
-    assert told == "9 0 5 False"  # the driver has no torch
+    assert told == "5 0 3 False"  # the driver has no torch
     assert "a worker of cpu was killed by SIGKILL, in part" in ends[0].stderr
     results = read_parts(sorted((tmp_path / "out").glob("part-*.jsonl")))
     assert [result["id"] for result in results] == [row["id"] for row in rows]
