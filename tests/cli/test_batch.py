@@ -35,32 +35,13 @@ def workers_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_options_are_arguments_of_the_library(capsys: Capture) -> None:
-    options = [
-        "--batch-size",
-        2,
-        "--part-rows",
-        2,
-        "--seed",
-        3,
-        "--max-new-tokens",
-        6,
-        "--temperature",
-        0.5,
-        "--stop",
-        r"\n",
-    ]
+    options = ["--batch-size", 2, "--part-rows", 2, "--seed", 3, "--max-new-tokens", 6, "--temperature", 0.5]
+    options += ["--stop", r"\n"]
     assert run("run", "rows.jsonl", "out", *options, "--devices", "cpu", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     sampler = gen.samplers.multinomial(temperature=0.5)
-    arguments: Any = {
-        "sampler": sampler,
-        "stop": ["\n"],
-        "seed": 3,
-        "max_new_tokens": 6,
-        "batch_size": 2,
-        "part_rows": 2,
-    }
-    report = gen.run_batch("rows.jsonl", "library", model="demo", **arguments)
+    arguments: Any = {"stop": ["\n"], "seed": 3, "max_new_tokens": 6, "batch_size": 2, "part_rows": 2}
+    report = gen.run_batch("rows.jsonl", "library", model="demo", sampler=sampler, **arguments)
     results = read_parts(report.parts)
     assert read_parts([Path(part) for part in told["parts"]]) == results
     assert (told["rows"], told["failed"], told["tokens"]) == (3, 0, report.tokens)

@@ -18,7 +18,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def run(source: Path, name: str, **more: Any) -> gen.BatchReport:
-    arguments: Any = {"batch_size": 2, "part_rows": 8, "seed": 4, "max_new_tokens": 5, "devices": ["cpu"], **more}
+    arguments: Any = {"batch_size": 2, "part_rows": 8, "seed": 4, "max_new_tokens": 3, "devices": ["cpu"], **more}
     return gen.run_batch(source, source.parent / name, model="demo", progress=False, **arguments)
 
 
