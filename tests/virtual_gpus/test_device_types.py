@@ -2,8 +2,6 @@
 
 import copy
 import io
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +10,7 @@ from accelerate import dispatch_model  # type: ignore[import-untyped]
 from torch import nn
 
 from tests.helpers import tiny_model
+from tests.helpers.forked import Forked
 from tests.virtual_gpus.whole_programs.test_transformers import PROMPTS, generate
 from virtual_gpus import ArgumentError, DeviceMismatchError, HostSyncError, no_host_sync, virtual_gpus
 
@@ -131,10 +130,10 @@ with virtual_gpus(2):
 
 
 def test_npu_takes_torchs_one_name_for_other_types() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "found at least two devices, npu:1 and npu:0!" in done.stdout
-    assert "tensor([1.], device='cuda:1')" in done.stdout
+    code, out, err = Forked(lambda: exec(PROGRAM, {})).end()
+    assert code == 0, err
+    assert "found at least two devices, npu:1 and npu:0!" in out
+    assert "tensor([1.], device='cuda:1')" in out
 
 
 def test_blocks_of_different_types_follow_each_other() -> None:

@@ -3,8 +3,8 @@
 The oracle is the place of the mistake: each model below has one, in a line that ends with `# bad`.
 """
 
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from torch.nn import functional
 
 from tests.helpers import tiny_model
 from tests.helpers.architectures import HYBRIDS, SHAPES
+from tests.helpers.forked import Forked
 from tests.models.transformers.vision_helpers import PICTURES, prompts, tiny_processor, tiny_vision_model
 from virtual_gpus import ArgumentError, virtual_gpus
-from virtual_gpus.placements import Report, examine, parts
+from virtual_gpus.placements import Report, examine, main, parts
 
 HERE = Path(__file__)
 LINES = HERE.read_text(encoding="utf-8").splitlines()
@@ -317,21 +318,28 @@ def test_without_accelerate_only_single_devices_can_be_tried(monkeypatch: pytest
         of(Right)
 
 
-def test_the_command_line_names_what_fails_and_where(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "virtual_gpus.placements", "--devices", "cuda:0,cuda:1", "mine.models:make"]
+def run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, main: Callable[[], int], *arguments: str
+) -> tuple[int, str, str]:
+    """How a program ends in a folder, and what it says; it runs in a fork."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["program", *arguments])
+    return Forked(lambda: sys.exit(main())).end()
+
+
+def test_the_command_line_names_what_fails_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "models.py").write_text(
         "import torch\nclass Model(torch.nn.Sequential):\n    def forward(self, x):\n"
         "        first, second = self\n        return second(first(x)) + first.bias\n"
         "def make():\n    return Model(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)), torch.ones(2, 4)\n"
     )
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
-    assert "Model: 2 of 2 placements fail (forward, backward)" in done.stdout
-    assert "forward at mine/models.py:5 in forward: in 2, first with 0 on cuda:0, 1 on cuda:1" in done.stdout
-    command[-2] = "cuda:0"
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    code, out, err = run(tmp_path, monkeypatch, main, "--devices", "cuda:0,cuda:1", "mine.models:make")
+    assert code == 1 and not err, err
+    assert "Model: 2 of 2 placements fail (forward, backward)" in out
+    assert "forward at mine/models.py:5 in forward: in 2, first with 0 on cuda:0, 1 on cuda:1" in out
+    code, out, _ = run(tmp_path, monkeypatch, main, "--devices", "cuda:0", "mine.models:make")
+    assert code == 0, out
 
 
 FIXTURE = """
@@ -349,10 +357,10 @@ def test_mistake(virtual_gpu_placements):
 """
 
 
-def test_the_fixture_fails_a_test_with_the_report(tmp_path: Path) -> None:
+def test_the_fixture_fails_a_test_with_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "test_models.py").write_text(FIXTURE)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "virtual_gpus.plugin"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
-    assert "Model: 6 of 6 placements fail (forward, backward)" in done.stdout
-    assert "forward at test_models.py:9 in forward" in done.stdout
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    _, out, err = run(tmp_path, monkeypatch, pytest.main, "-q", "-p", "no:cacheprovider", "-p", "virtual_gpus.plugin")
+    assert "1 failed, 1 passed" in out, out + err
+    assert "Model: 6 of 6 placements fail (forward, backward)" in out
+    assert "forward at test_models.py:9 in forward" in out
