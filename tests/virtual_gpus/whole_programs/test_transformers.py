@@ -37,28 +37,21 @@ def generate(model: Any, prompts: Tensor, new_tokens: int = 8, **options: Any) -
     return token_ids
 
 
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize(
+    "options", [{}, {"cache_implementation": "static"}, {"do_sample": True, "top_k": 20}, {"num_beams": 3}]
+)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_generate_on_gpu_1_equals_the_cpus(shape: str, cache: str) -> None:
+def test_generate_on_gpu_1_equals_the_cpus(shape: str, options: dict[str, Any]) -> None:
     model = tiny_model(shape)
-    expected = generate(model, PROMPTS, cache_implementation=cache)
+    torch.manual_seed(3)
+    expected = generate(model, PROMPTS, **options)
     with virtual_gpus(2):
         moved = copy.deepcopy(model).to("cuda:1")
         assert torch.cuda.current_device() == 0
-        token_ids = generate(moved, PROMPTS.to("cuda:1"), cache_implementation=cache)
+        torch.manual_seed(3)
+        token_ids = generate(moved, PROMPTS.to("cuda:1"), **options)
         assert token_ids.device == torch.device("cuda:1")
         assert torch.equal(token_ids.cpu(), expected)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_sampling_draws_what_the_cpu_draws(shape: str) -> None:
-    model = tiny_model(shape)
-    torch.manual_seed(3)
-    expected = generate(model, PROMPTS, do_sample=True, top_k=20)
-    with virtual_gpus(2):
-        moved = copy.deepcopy(model).to("cuda:1")
-        torch.manual_seed(3)
-        assert torch.equal(generate(moved, PROMPTS.to("cuda:1"), do_sample=True, top_k=20).cpu(), expected)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -72,15 +65,6 @@ def test_a_split_model_equals_the_cpus_from_any_thread(shape: str) -> None:
         prompts = PROMPTS.to("cuda:0")
         assert torch.equal(generate(spread, prompts).cpu(), expected)
         assert torch.equal(pool.submit(generate, spread, prompts).result().cpu(), expected)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_beam_search_equals_the_cpus(shape: str) -> None:
-    model = tiny_model(shape)
-    expected = generate(model, PROMPTS, num_beams=3)
-    with virtual_gpus(2):
-        moved = copy.deepcopy(model).to("cuda:1")
-        assert torch.equal(generate(moved, PROMPTS.to("cuda:1"), num_beams=3).cpu(), expected)
 
 
 @pytest.mark.parametrize("device_map", [{"": 1}, "auto", "sequential"])
