@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from typer.main import get_command
@@ -27,6 +28,7 @@ from tests.helpers.tiny_encoders import encoder_tokenizer, tiny_encoder
 from tests.helpers.tiny_models import tiny_model
 from tests.helpers.tokenizers import byte_tokenizer
 from tests.models.transformers.vision_helpers import picture, tiny_processor, tiny_vision_model
+from tests.offline.helpers import WorkerHere
 from virtual_gpus import virtual_gpus
 
 # Pages whose programs no test can run. Tests below check that these programs parse, and that all names in them exist.
@@ -70,7 +72,10 @@ GIVEN: dict[str, Callable[[Path], dict[str, object]]] = {
     "five_systems.md": vision_model,
     "virtual_gpus.md": text_model,
 }
-WITHIN: dict[str, Callable[[], AbstractContextManager[Any]]] = {"guides/devices.md": virtual_gpus}
+WITHIN: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "batch.md": lambda: patch("gen.offline.executors.processes.WorkerProcess", WorkerHere),
+    "guides/devices.md": virtual_gpus,
+}
 
 
 def prepared(page: str, folder: Path, stack: ExitStack) -> dict[str, object]:
@@ -84,6 +89,7 @@ def prepared(page: str, folder: Path, stack: ExitStack) -> dict[str, object]:
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_prints_what_it_shows(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.syspath_prepend(str(tmp_path))  # as for a program in that folder
     with ExitStack() as stack:
         names = prepared(page, tmp_path, stack)
