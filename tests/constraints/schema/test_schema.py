@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -21,8 +22,13 @@ SEPARATORS = {"line": (", ", ": ", None), "compact": (",", ":", None), "indent":
 
 
 def table_of(schema: Any, closed: bool = True, whitespace: Whitespace = "line") -> Table | None:
+    return _table_of(json.dumps(schema), closed, whitespace)
+
+
+@lru_cache(maxsize=8)  # each layout of one schema, and of one beside it
+def _table_of(schema: str, closed: bool, whitespace: Whitespace) -> Table | None:
     try:
-        return schema_table(schema, closed=closed, whitespace=whitespace)
+        return schema_table(json.loads(schema), closed=closed, whitespace=whitespace)
     except Empty:
         return None
 
