@@ -131,14 +131,11 @@ def all_of(model: Any, made: gen.Completion) -> str:
     return b"".join(texts[token_id] for token_id in made.token_ids[made.reasoning_tokens :]).decode()
 
 
-def answer(model: Any, kind: Any, limit: int, **given: Any) -> gen.Completion:
-    """A text of a chat, also one that the limit has changed."""
-    try:
-        made: Any = gen.generate(model, "x", kind, chat=True, details=True, max_new_tokens=limit, **given)
-    except gen.IncompleteError as error:
-        made = error.completion
-    assert isinstance(made, gen.Completion)
-    return made
+def answers(model: Any, kind: Any, limit: int, seeds: list[int], **given: Any) -> list[gen.Completion]:
+    """Texts of a chat, also those that the limit has changed."""
+    given |= {"chat": True, "details": True, "errors": "return"}
+    made: Any = gen.generate(model, ["x"] * len(seeds), kind, max_new_tokens=limit, seed=seeds, **given)
+    return [one.completion if isinstance(one, gen.IncompleteError) else one for one in made]
 
 
 def as_json(calls: list[gen.ToolCall]) -> list[tuple[str, Any]]:
@@ -210,8 +207,7 @@ def test_calls_are_read_back_by_others(family: tuple[str, Any], choice: str) -> 
     bias = {ord("<"): 4.0, ord("["): 4.0, ord("{"): 6.0} | dict.fromkeys(range(128, 259), -9.0)
     sampler = multinomial(logit_bias=bias, temperature=2)
     limit = max(kind.least_tokens, 90)
-    made = [answer(model, kind, limit, sampler=sampler, seed=seed) for seed in range(8)]
-    for seed, one in enumerate(made):
+    for seed, one in enumerate(answers(model, kind, limit, [*range(8)], sampler=sampler)):
         written = all_of(model, one)
         value: gen.ToolCalls = one.value
         calls = as_json([*value.calls])
@@ -239,9 +235,9 @@ def test_an_answer_may_have_a_type(family: tuple[str, Any]) -> None:
     assert kind.engine == "device" and kind.least_tokens is not None
     likely: Any = {ord("{"): 3.0, ord("<"): 3.0, ord("["): 3.0} | dict.fromkeys(range(259, model.vocab_size), 5.0)
     found = set()
-    for seed in range(16):
-        sampler = multinomial(logit_bias=likely | dict.fromkeys(range(128, 259), -9.0), temperature=3)
-        made = answer(model, kind, max(kind.least_tokens, 90), sampler=sampler, seed=seed)
+    sampler = multinomial(logit_bias=likely | dict.fromkeys(range(128, 259), -9.0), temperature=3)
+    limit = max(kind.least_tokens, 90)
+    for seed, made in enumerate(answers(model, kind, limit, [*range(16)], sampler=sampler)):
         value: gen.ToolCalls = made.value
         said, calls = told_in_pieces(kind, made, random.Random(seed))
         assert value.text == "" and bool(value.calls) == (value.answer is None)
@@ -299,7 +295,7 @@ def test_thoughts_before_calls_are_bounded_and_may_be_forced(family: tuple[str, 
     for tool, engine in (("now", "device"), ("tree", "host")):
         kind = gen.tool_calls([NOW, tree], choice=tool)
         for most in (True, 5, 20, False):
-            made = answer(thinking, kind, 400, thinking=most, seed=3)
+            [made] = answers(thinking, kind, 400, [3], thinking=most)
             assert ([one.name for one in made.value.calls], made.engine) == ([tool], engine)
             assert (made.reasoning is not None) >= (most is True)
             assert most is True or made.reasoning_tokens <= (most + 45 if most else 0)
@@ -312,7 +308,7 @@ def test_a_tool_that_is_not_regular_goes_to_the_host_engine() -> None:
         model = model_of(name)
         kind = gen.compile(model, gen.tool_calls([tool, NOW], choice="tree"))
         assert kind.engine == "host"
-        made = answer(model, kind, 400, seed=1)
+        [made] = answers(model, kind, 400, [1])
         assert [one.name for one in made.value.calls] == ["tree"]
         written = all_of(model, made)
         assert read_plainly(name, written)[1] == as_json([*made.value.calls])
