@@ -26,7 +26,7 @@ WRITTEN = {
     "SmolLM3": "<think>\nHm.</think>\n",
 }
 ENDINGS = {"Qwen3": "\n</think>\n\n", "DeepSeek-R1": "\n</think>\n\n", "Mistral": "[/THINK]", "SmolLM3": "\n</think>\n"}
-WORD = gen.grammar('start: "(" start ")" start | /[a-z]{1,4}/')
+KINDS = [None, int, City, gen.grammar('start: "(" start ")" start | /[a-z]{1,4}/')]
 
 
 def with_template(model: Any, form: str) -> Any:
@@ -94,8 +94,9 @@ def test_a_model_may_leave_out_its_thought_unless_it_must_think(form: str) -> No
         assert made.reasoning_tokens > 2
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", [None, int, City, WORD], ids=["text", "int", "City", "host engine"])
+@pytest.mark.parametrize(
+    ("form", "kind"), [(form, kind) for at, form in enumerate(FORMS) for kind in (KINDS * 2)[at : at + 2]]
+)
 def test_recorded_texts_with_thoughts_are_verified(form: str, kind: Any) -> None:
     """The bound of a thought is a setting: with another one, a text is verified as far as making it anew shows."""
     model = tiny(form)
@@ -131,11 +132,12 @@ def test_random_calls(form: str) -> None:
 @pytest.mark.parametrize("form", ["Qwen3", "Mistral"])
 def test_a_gpu_writes_the_same_and_the_host_waits_for_no_token(form: str) -> None:
     asked: dict[str, Any] = {"chat": True, "sampler": multinomial(), "seed": 5, "shorten": True, "thinking": 9}
-    wanted = gen.generate(tiny(form), ["x", "yy"], City, **asked, max_new_tokens=32, details=True)
+    kind = gen.regex("[a-z]{9,}")
+    wanted = gen.generate(tiny(form), ["x", "yy"], kind, **asked, max_new_tokens=16, details=True)
     with virtual_gpus(1):
         own = tiny(form, device="cuda:0")
         counts, made = waits(
-            lambda most: gen.generate(own, ["x", "yy"], City, **asked, max_new_tokens=most, details=True), 28, 28, 32
+            lambda most: gen.generate(own, ["x", "yy"], kind, **asked, max_new_tokens=most, details=True), 12, 12, 16
         )
         assert [one.token_ids for one in made] == [one.token_ids for one in wanted]
         assert counts[1] == counts[2] <= 2
@@ -245,7 +247,7 @@ def test_an_answer_on_the_host_engine_may_come_after_a_thought(form: str) -> Non
         assert "".join(stream) == "((x))"
         assert stream.completion().reasoning == "Hm."
     drawing = tiny(form, context=512)
-    for seed, thinking in enumerate((None, 5, 17, 40)):
+    for seed, thinking in enumerate((None, 5, 17)):
         given: dict[str, Any] = {"chat": True, "thinking": thinking, "seed": seed, "details": True}
         nudged = [nudge(form, drawing, ends=True)]
         made = gen.generate(drawing, "x", nested, **given, logits_processors=nudged, max_new_tokens=200)
