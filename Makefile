@@ -41,7 +41,7 @@ endef
 	$(call add_tools,.venv,constraints.txt)
 
 # Threads that wait for each other spin for a shorter time: beside busy programs this saves most of the time.
-demo real: export GOMP_SPINCOUNT ?= 10000
+demo real test: export GOMP_SPINCOUNT ?= 10000
 
 demo: .venv/.installed
 	$(RUN) examples/demo.py
