@@ -57,9 +57,8 @@ def config() -> dict[str, Any]:
 def replicas() -> dict[str, int]:
     """How many replicas there are in each state."""
     found = serve.status().applications.get("gen")
-    return (
-        {} if found is None else {str(state): count for state, count in found.deployments["gen"].replica_states.items()}
-    )
+    deployment = found and found.deployments.get("gen")  # an application that starts has none yet
+    return {str(state): count for state, count in deployment.replica_states.items()} if deployment else {}
 
 
 def processes() -> list[int]:
