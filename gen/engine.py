@@ -191,7 +191,8 @@ class Engine:
         [stream] = self._submit(Engine.generate, prompt, output_type, settings, one="generate")
         while True:
             try:
-                return _made(stream.completion(), details)
+                completion = stream.completion()
+                return completion if details else completion.value
             except ValueRefusedError as error:
                 stream = self._again(stream, error, settings)
 
@@ -220,7 +221,8 @@ class Engine:
         while True:
             try:
                 async with stream:
-                    return _made(await stream.acompletion(), details)
+                    completion = await stream.acompletion()
+                    return completion if details else completion.value
             except ValueRefusedError as error:
                 stream = self._again(stream, error, settings)
 
@@ -287,10 +289,6 @@ class Engine:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _made(completion: Completion, details: bool) -> Any:
-    return completion if details else completion.value
 
 
 def runs_in_engines(request: Request) -> bool:

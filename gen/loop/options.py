@@ -20,8 +20,8 @@ class Options:
         max_batch_tokens: how many tokens rows may have room for together; None for what fits into free memory.
         rows: how many rows there may be; None for the device's usual number.
         fixed: whether the number of rows does not depend on free memory: it is `rows`, or as many as the requests need,
-            and if memory does not hold them, nothing more runs. Nothing measured decides how requests run: no free
-            memory, no clock.
+            and if memory does not hold them, nothing more runs. Nothing measured decides how requests run, no free
+            memory and no clock, and nothing that ran before, as rows that have grown: equal requests get equal bits.
         keeps: whether finished texts are kept for later prompts, see `gen.loop.prefixes.tree`.
         admit_tokens: how many tokens of prompts may be read between two steps of the running rows; None for so few that
             these wait as short as possible, `BESIDE_STEPS`.

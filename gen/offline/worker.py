@@ -166,7 +166,7 @@ class Worker:
         return replace(read, call=replace(read.call, requests=requests))
 
     def _run(self, calls: Sequence[Call], rows: int | None) -> list[Job]:
-        """Run calls in this many rows: those of earlier parts with their recorded steps, if there are any."""
+        """Run calls in this many rows: those of an earlier part, with its recorded steps, if new ones were alike."""
         jobs = [new_job(self._model, call.requests[0]) for call in calls]
         step_rows = find_step_rows(self._model, self._settings["exact"])
         speculate = made_speculate(self._settings["speculate"])
