@@ -145,7 +145,7 @@ def run_batch(
         speculate: as for `gen.generate`, but "auto" calculates what pays instead of measuring it, so that no clock
             affects a part.
         drafts: the folder of an earlier job. A row takes the text of the row with the same id there as its `draft`, so
-            that texts that have not changed are made faster; the parts are the same without it.
+            that those that have not changed are made faster: no text changes, and of log-probabilities the last digits.
         receipts: whether each result has a `receipt`, as `gen.Completion.receipt` (a list of them, `receipts`, if a row
             has several texts); `gen.Receipt.load` reads these from the results. Not for lines of OpenAI's format.
         retries: as for `gen.generate`; `attempts` in a result counts the answers that its value took.

@@ -453,6 +453,13 @@ def test_old_texts_are_drafts_and_change_no_part(tmp_path: Path, monkeypatch: py
     assert [part.read_bytes() for part in again.parts] == [part.read_bytes() for part in plain.parts]
     texts = [result["text"] for result in read_parts(old.parts)]
     assert [draft for draft in drafts if draft is not None] == [texts[n] for n in (0, 1, 2, 4)]
+    told = gen.run_batch(source, tmp_path / "told", drafts=tmp_path / "old", top_logprobs=0, **arguments)
+    results = read_parts(told.parts)
+    assert [one["text"] for one in results] == [one["text"] for one in read_parts(plain.parts)]
+    apart = gen.run_batch(source, tmp_path / "apart", top_logprobs=0, **arguments)
+    for one, other in zip(results, read_parts(apart.parts), strict=True):
+        own, others = ([each["logprob"] for each in result["top_logprobs"]] for result in (one, other))
+        assert own == pytest.approx(others, abs=1e-4)  # digits beyond are those of wide steps
     with pytest.raises(gen.ArgumentError, match="has none"):
         gen.run_batch(source, tmp_path / "none", drafts=tmp_path / "elsewhere", **arguments)
 
