@@ -258,6 +258,6 @@ class RowPool:
         count = min(count, self._most_rows(idle))
         if idle.count % self._unit and self._options.step_rows > 1:
             return False
-        if options.fixed and (idle.count, idle.shared, idle.length) != (self.whole(count), self.length, self.length):
+        if options.fixed and not idle.shared == idle.length == self.length:
             return False  # rows that have grown let more steps be wide, and these look at more columns
         return count <= idle.count <= (options.rows or idle.count) and tokens <= (options.max_batch_tokens or tokens)
