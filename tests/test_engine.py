@@ -430,7 +430,7 @@ def test_an_event_loop_that_is_gone_harms_no_other_reader() -> None:
         assert "".join(other) == "hello"
 
 
-def test_thousands_of_short_requests_leave_nothing_behind() -> None:
+def test_a_thousand_short_requests_leave_nothing_behind() -> None:
     model = ScriptedModel("ab")
     threads = threading.active_count()
     with gen.Engine(model, rows=32) as engine:

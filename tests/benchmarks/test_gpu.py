@@ -20,9 +20,8 @@ from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import running, tests
 from benchmarks.gpu.running import Step
 from benchmarks.gpu.tests import gpu_tests
-from tests.benchmarks.test_peer_suites import forked
 from tests.conftest import LEFT_OUT
-from tests.helpers.forked import Forked
+from tests.helpers.forked import Forked, run_module
 from virtual_gpus import virtual_gpus
 
 ROOT = Path(__file__).parents[2]
@@ -118,7 +117,7 @@ class Forks(subprocess.Popen[bytes]):
     """As Popen, but each process is a fork, which imports nothing anew, and has ended once it is made."""
 
     def __init__(self, command: list[str], **options: Any) -> None:
-        self._done = forked(command, **options)
+        self._done = run_module(command, **options)
         os.write(options["stdout"].fileno(), f"{self._done.stdout}{self._done.stderr}".encode())
 
     def wait(self, timeout: float | None = None) -> int:
@@ -129,7 +128,7 @@ class Forks(subprocess.Popen[bytes]):
 def test_every_step_runs_on_virtual_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All processes are forks; files of tests run in turn, since a thread that forks may end the process."""
     monkeypatch.setattr(subprocess, "Popen", Forks)
-    monkeypatch.setattr(subprocess, "run", forked)
+    monkeypatch.setattr(subprocess, "run", run_module)
     monkeypatch.setattr(futures, "ThreadPoolExecutor", lambda count: nullcontext(SimpleNamespace(map=map)))
     monkeypatch.setattr(sys, "argv", ["gpu", "--small", "--out", str(tmp_path)])
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

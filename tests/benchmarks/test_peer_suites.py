@@ -1,8 +1,6 @@
 """`benchmarks.peer_suites` reports how other projects' tests run on virtual GPUs."""
 
 import json
-import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import peer_outcomes, peer_suites
-from tests.helpers.forked import Forked
+from tests.helpers.forked import run_module
 
 TESTS = """
 import pytest, torch
@@ -25,27 +23,10 @@ def test_no_gpu():
 """
 
 
-def forked(
-    command: list[str], *, env: dict[str, str], cwd: Path = Path(), **options: object
-) -> subprocess.CompletedProcess[str]:
-    """Run a module as `subprocess.run` would do it, but in a fork, which imports nothing anew."""
-    assert command[1] == "-m"
-
-    def program() -> None:
-        os.chdir(cwd)
-        os.environ.clear()
-        os.environ.update(env)
-        sys.path[:0] = env["PYTHONPATH"].split(os.pathsep)
-        sys.argv = command[2:]
-        runpy.run_module(command[2], run_name="__main__", alter_sys=True)
-
-    return subprocess.CompletedProcess(command, *Forked(program).end())
-
-
 def test_kept_outcomes_are_gone_on_with_and_only_what_failed_is_run_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("benchmarks.peer_suites.subprocess.run", forked)
+    monkeypatch.setattr("benchmarks.peer_suites.subprocess.run", run_module)
     folder, keep = tmp_path / "tests", tmp_path / "kept"
     (folder / "more").mkdir(parents=True)
     keep.mkdir()
@@ -69,7 +50,7 @@ def test_outcomes_with_and_without_are_told_apart(
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         without = "pytest" in command and "--virtual-gpus" not in command
-        return forked(command, **options) if without else new(command, **options)
+        return run_module(command, **options) if without else new(command, **options)
 
     monkeypatch.setattr("benchmarks.peer_suites.subprocess.run", run)
     folder = tmp_path / "tests"
@@ -88,7 +69,7 @@ def test_a_file_none_of_whose_tests_begins_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """pytest ends with 1, as after a test that fails, where it refuses a hook of the folder's conftest.py."""
-    monkeypatch.setattr("benchmarks.peer_suites.subprocess.run", forked)
+    monkeypatch.setattr("benchmarks.peer_suites.subprocess.run", run_module)
     folder = tmp_path / "tests"
     folder.mkdir()
     (folder / "conftest.py").write_text("def pytest_collection_modifyitems(items, no_such_argument): pass\n")

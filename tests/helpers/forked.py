@@ -1,13 +1,16 @@
 """Programs in a fork of the test's process: like a new process, but torch and transformers are imported already."""
 
 import os
+import runpy
 import signal
+import subprocess
 import sys
 import tempfile
 import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import IO, Any
 
 _SILENT = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)  # in a new process
@@ -70,6 +73,23 @@ class Forked:
             code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
             self._stderr.seek(0)
             return code, out.decode(), self._stderr.read().decode()
+
+
+def run_module(
+    command: list[str], *, env: dict[str, str], cwd: Path = Path(), **options: object
+) -> subprocess.CompletedProcess[str]:
+    """Run a module as `subprocess.run` would do it, but in a fork."""
+    assert command[1] == "-m"
+
+    def program() -> None:
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(env)
+        sys.path[:0] = env["PYTHONPATH"].split(os.pathsep)
+        sys.argv = command[2:]
+        runpy.run_module(command[2], run_name="__main__", alter_sys=True)
+
+    return subprocess.CompletedProcess(command, *Forked(program).end())
 
 
 def _run(program: Callable[[], object], encoding: str) -> int:

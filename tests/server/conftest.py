@@ -14,13 +14,16 @@ from tests.helpers.demo import short_demo
 from tests.server.client import Client
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def compiling_in_forks() -> Iterator[None]:
     """A process that compiles is a fork of one that has imported all that it needs."""
     context, own = get_context("forkserver"), os.getpid()
     context.set_forkserver_preload(["gen.server.compiling", "pytest"])
+
+    def found(method: str) -> Any:
+        return context if os.getpid() == own else get_context(method)
+
     with pytest.MonkeyPatch.context() as patch:
-        found = lambda method: context if os.getpid() == own else get_context(method)  # noqa: E731
         patch.setattr("gen.server.compiling.get_context", found)
         yield
 
