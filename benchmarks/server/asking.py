@@ -1,28 +1,65 @@
-"""A client of `gen serve` that asks one thing, and may leave before it is answered."""
+"""A client of a server that asks one thing, and may leave before it is answered."""
 
 import http.client
 import json
 import re
+import time
 import urllib.request
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
-def ask(url: str, fields: dict[str, Any], *, leave: bool = False) -> tuple[int, Any]:
-    """The status and the answer of one completion; the answer is None if the client has left after the first event.
+
+@dataclass(frozen=True)
+class Answer:
+    """What came.
+
+    Attributes:
+        begun: when it was asked, by `time.monotonic`.
+        events: the body, or each event of a stream; none for a client that has left.
+        times: when each of them came.
+    """
+
+    status: int
+    begun: float
+    events: list[Any]
+    times: list[float]
+
+    def pieces(self) -> list[tuple[float, str]]:
+        """The pieces of a streamed chat's text, and when they came."""
+        deltas = [
+            (when, choice["delta"].get("content"))
+            for when, event in zip(self.times, self.events, strict=True)
+            for choice in event["choices"]
+        ]
+        return [(when, text) for when, text in deltas if text]
+
+
+def ask(url: str, path: str, fields: dict[str, Any], *, leave: bool = False) -> Answer:
+    """Ask a server at a path.
 
     Args:
-        leave: ask for a stream, and disconnect when it has begun.
+        leave: ask for a stream, and disconnect after its first event.
     """
+    events, times = list[Any](), list[float]()
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=600)
     try:
-        body = json.dumps(fields | {"stream": leave})
-        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        begun, body = time.monotonic(), json.dumps(fields | {"stream": True} if leave else fields)
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
         reply = connection.getresponse()
         if leave and reply.status == 200:
             reply.readline()
-            return 200, None
-        return reply.status, json.loads(reply.read())
+        elif "event-stream" in reply.headers.get("content-type", ""):
+            for line in reply:
+                if line.startswith(b"data: {"):
+                    events.append(json.loads(line[6:]))
+                    times.append(time.monotonic())
+        else:
+            events.append(json.loads(reply.read()))
+            times.append(time.monotonic())
+        return Answer(reply.status, begun, events, times)
     finally:
         connection.close()
 
@@ -34,3 +71,11 @@ def metric(url: str, name: str) -> float:
     if found is None:
         raise RuntimeError(f"the server has no metric {name}")
     return float(found[1])
+
+
+def wait_until_idle(url: str) -> float:
+    """Wait until no request runs or waits; returns the seconds that it took."""
+    begun = time.monotonic()
+    while metric(url, "vllm:num_requests_running") + metric(url, "vllm:num_requests_waiting"):
+        time.sleep(0.01)
+    return time.monotonic() - begun

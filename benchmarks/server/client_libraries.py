@@ -1,7 +1,7 @@
 """Can the client libraries that people use talk to `gen serve`? Each has an environment of its own, since their pins
 conflict.
 
-    python -m benchmarks.server.client_libraries --out results.json
+    python -m benchmarks.server.client_libraries --json results.json
 
 Makes missing environments in build/clients with packages from the registry, starts a server with the demo model and a
 tiny encoder, and asks it through each library with the scripts in `benchmarks/server/clients/`. Then it runs
@@ -11,19 +11,17 @@ openai's tests of completions use `suffix`, so they ask a tiny model whose vocab
 texts begin with a special token, as Llama's do, so that each token that a client reads has a likelihood.
 """
 
-import argparse
 import json
 import os
 import re
 import subprocess
-import sys
 import tarfile
 import venv
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import markdown_table
+from benchmarks.measuring import publish, read_arguments
 from benchmarks.server.serving import serving
 
 ROOT = Path(__file__).parents[2]
@@ -61,34 +59,32 @@ class TestServer(ChatModelIntegrationTests):
 """
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--model", default="demo", help="the model for all tests but openai's of completions")
-    parser.add_argument("--only", nargs="*", choices=[*LIBRARIES, "openai_tests", "langchain_tests"])
-    arguments = parser.parse_args()
-    wanted = arguments.only or [*LIBRARIES, "openai_tests", "langchain_tests"]
+def main() -> None:
+    every = [*LIBRARIES, "openai_tests", "langchain_tests"]
+    given = read_arguments(
+        __doc__,
+        model=("demo", "the model for all tests but openai's of completions"),
+        only=({"nargs": "*", "choices": every, "default": every}, "which; default: all"),
+    )
     encoder = FOLDER / "text-embedding-3-small"
     _save_encoder(encoder)
     results: dict[str, Any] = {}
     names = [option for name in NAMES for option in ("--name", name)]
-    with serving(arguments.model, *names, "--embedder", str(encoder)) as (url, _):
+    with serving(given.model, *names, "--embedder", str(encoder)) as (url, _):
         for script, (name, packages) in LIBRARIES.items():
-            if script in wanted:
+            if script in given.only:
                 results[script] = _ask(script, _environment(name, packages), url)
-        if "openai_tests" in wanted:
+        if "openai_tests" in given.only:
             results["openai_tests"] = _openai_tests(_environment("openai", []), url, OPENAI_FILES)
-        if "langchain_tests" in wanted:
+        if "langchain_tests" in given.only:
             results["langchain_tests"] = _langchain_tests(_environment("langchain", LANGCHAIN), url)
-    if "openai_tests" in wanted:
+    if "openai_tests" in given.only:
         filler = FOLDER / "fills-in"
         _save_filler(filler)
         with serving(str(filler), "--name", "gpt-3.5-turbo-instruct") as (url, _):
             found = _openai_tests(_environment("openai", []), url, FILLED_IN)
         results["openai_tests"]["passed"] += found["passed"]
         results["openai_tests"]["failed"] |= found["failed"]
-    if arguments.out is not None:
-        arguments.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     rows = []
     for script, found in results.items():
         if "tries" in found:
@@ -98,8 +94,7 @@ def main() -> int:
             failed, passed = [*found["failed"]], found["passed"]
             which = ", ".join(f"{why} ({count})" for why, count in Counter(found["failed"].values()).items())
         rows.append({"what": script, "version": found["version"], "works": passed, "fails": len(failed), "why": which})
-    print(markdown_table(rows))
-    return 0
+    publish(given, clients=rows, results=results)
 
 
 def _environment(name: str, packages: list[str]) -> Path:
@@ -186,4 +181,4 @@ def _version(python: Path, package: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

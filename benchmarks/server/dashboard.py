@@ -6,7 +6,6 @@ Clients ask in waves. The server's /metrics are read every four seconds, the das
 from them as Prometheus does, but over the last 30 seconds instead of five minutes, and drawn with matplotlib.
 """
 
-import argparse
 import json
 import math
 import random
@@ -17,7 +16,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from benchmarks.server.asking import ask
+from benchmarks.measuring import read_arguments
+from benchmarks.server.asking import COMPLETIONS, ask
 from benchmarks.server.serving import serving
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "docs" / "guides" / "gen-dashboard.json"
@@ -93,7 +93,7 @@ def client(url: str, number: int, end: float) -> None:
             fields |= {"structured_outputs": {"regex": f"[a-z]{{{draw.randint(3, 30)}}}"}}
         if draw.random() < 0.03:
             fields |= {"temperature": 9}  # which is refused
-        ask(url, fields, leave=draw.random() < 0.05)
+        ask(url, COMPLETIONS, fields, leave=draw.random() < 0.05)
         time.sleep(draw.random())
 
 
@@ -124,16 +124,11 @@ def draw_panels(found: Prometheus, said: str, out: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--seconds", type=float, default=240)
-    parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--out", type=Path, default=DASHBOARD.with_suffix(".svg"))
-    args = parser.parse_args()
+    given = read_arguments(__doc__, model="demo", seconds=240.0, clients=32, out=DASHBOARD.with_suffix(".svg"))
     found, end = Prometheus(), 0.0
-    with serving(args.model, "--rows", "8", "--log-level", "warning", port=8196) as (url, _):
-        end = time.monotonic() + args.seconds
-        clients = [threading.Thread(target=client, args=(url, number, end)) for number in range(args.clients)]
+    with serving(given.model, "--rows", 8, "--log-level", "warning") as (url, _):
+        end = time.monotonic() + given.seconds
+        clients = [threading.Thread(target=client, args=(url, number, end)) for number in range(given.clients)]
         for one in clients:
             one.start()
         while time.monotonic() < end:
@@ -142,8 +137,8 @@ def main() -> None:
             time.sleep(EVERY)
         for one in clients:
             one.join()
-    said = f"gen serve {args.model} on two shared cores, drawn by matplotlib from /metrics, rates over {WINDOW:.0f} s"
-    draw_panels(found, said, args.out)
+    said = f"gen serve {given.model} on two shared cores, drawn by matplotlib from /metrics, rates over {WINDOW:.0f} s"
+    draw_panels(found, said, given.out)
 
 
 if __name__ == "__main__":

@@ -4,19 +4,18 @@
 
 First twice as many clients ask at once as may run and wait; a client that gets a 429 asks again. In the end every
 request must have a whole answer, and 429 must be the only refusal before. Then 32 clients ask for long texts and leave:
-the engine must soon be idle. Prints a line of JSON; exits with 1 if something is lost, or if the engine is still busy
+the engine must soon be idle. Exits with 1 if something is lost, or if the engine is still busy
 after 2 seconds.
 """
 
-import argparse
-import json
 import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks.server.asking import ask, metric
+from benchmarks.measuring import publish, read_arguments
+from benchmarks.server.asking import COMPLETIONS, ask, metric, wait_until_idle
 from benchmarks.server.serving import serving
 
 ROWS, WAITING, LEAVING = 8, 24, 32
@@ -30,10 +29,10 @@ def overload(url: str, requests: int, at_once: int, tokens: int) -> dict[str, An
     def one(number: int) -> bool:
         fields = {"prompt": f"Number {number}:", "max_tokens": tokens, "ignore_eos": True, "seed": number}
         while True:
-            status, answer = ask(url, fields)
-            statuses[status] += 1
-            if status != 429:
-                return status == 200 and answer["usage"]["completion_tokens"] == tokens
+            answer = ask(url, COMPLETIONS, fields)
+            statuses[answer.status] += 1
+            if answer.status != 429:
+                return answer.status == 200 and bool(answer.events[0]["usage"]["completion_tokens"] == tokens)
             time.sleep(0.05)
 
     with ThreadPoolExecutor(at_once) as pool:
@@ -47,32 +46,23 @@ def leaving(url: str, tokens: int) -> dict[str, Any]:
 
     def one(number: int) -> int:
         fields = {"prompt": f"Once {number}", "max_tokens": tokens, "ignore_eos": True, "seed": number}
-        return ask(url, fields, leave=True)[0]
+        return ask(url, COMPLETIONS, fields, leave=True).status
 
     with ThreadPoolExecutor(LEAVING) as pool:
         statuses = Counter(pool.map(one, range(LEAVING)))
-    begin = time.monotonic()
-    while metric(url, "vllm:num_requests_running") + metric(url, "vllm:num_requests_waiting"):
-        time.sleep(0.01)
-    seconds = time.monotonic() - begin
+    seconds = wait_until_idle(url)
     made = metric(url, "vllm:generation_tokens_total") - before
     share = round(made / (LEAVING * tokens), 3)
     return {"clients": LEAVING, "statuses": dict(statuses), "idle_after": round(seconds, 2), "share_of_tokens": share}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--requests", type=int, default=256)
-    parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--port", type=int, default=8198)
-    args = parser.parse_args()
-    options = ("--rows", str(ROWS), "--max-waiting", str(WAITING))
-    with serving(args.model, *options, port=args.port) as (url, _):
-        found = overload(url, args.requests, 2 * (ROWS + WAITING), args.tokens)
+    given = read_arguments(__doc__, model="demo", requests=256, tokens=32)
+    with serving(given.model, "--rows", ROWS, "--max-waiting", WAITING) as (url, _):
+        found = overload(url, given.requests, 2 * (ROWS + WAITING), given.tokens)
         left = leaving(url, 400)
-    print(json.dumps({"overload": found, "leaving": left}))
-    kept = found["whole"] == args.requests and {*found["statuses"]} <= {200, 429}
+    publish(given, overload=found, leaving=left)
+    kept = found["whole"] == given.requests and {*found["statuses"]} <= {200, 429}
     return 0 if kept and left["idle_after"] <= MOST_SECONDS else 1
 
 

@@ -4,14 +4,13 @@
     python -m benchmarks.server.soak --requests 2000 --new-prompts --prefix-bytes 100000000
 
 Short requests, 1 in 10 left early, 1 in 50 with a schema that the server has not seen. After each tenth of them, while
-no request runs, the server's memory, threads and open files are measured. Prints a line of JSON for each, and whether
+no request runs, the server's memory, threads and open files are measured. Prints each, and whether
 the numbers after the last tenth are those after the first: memory at most 5 % more. Exits with 1 if they are not.
 
 With --new-prompts each prompt is new and long, and each fourth schema is new. Then memory has to stay below what it was
 before the first request, and what the server has said for rows and prefixes, and 300 MB for all else.
 """
 
-import argparse
 import json
 import random
 import re
@@ -23,7 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.server.asking import ask, metric
+from benchmarks.measuring import publish, read_arguments
+from benchmarks.server.asking import COMPLETIONS, ask, wait_until_idle
 from benchmarks.server.serving import serving
 
 PARTS, MORE = 10, 1.05
@@ -60,45 +60,39 @@ def ask_all(url: str, numbers: range, at_once: int, new: bool) -> Counter[int]:
 
     def one(number: int) -> int:
         fields, leaves = request(number, new)
-        return ask(url, fields, leave=leaves)[0]
+        return ask(url, COMPLETIONS, fields, leave=leaves).status
 
     with ThreadPoolExecutor(at_once) as pool:
         statuses = Counter(pool.map(one, numbers))
-    while metric(url, "vllm:num_requests_running") + metric(url, "vllm:num_requests_waiting"):
-        time.sleep(0.05)
+    wait_until_idle(url)
     time.sleep(0.5)  # for connections that are being closed
     return statuses
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--requests", type=int, default=20_000)
-    parser.add_argument("--at-once", type=int, default=32)
-    parser.add_argument("--port", type=int, default=8197)
-    parser.add_argument("--new-prompts", action="store_true")
-    parser.add_argument("--prefix-bytes", type=int)
-    args = parser.parse_args()
-    options = [] if args.prefix_bytes is None else ["--prefix-bytes", str(args.prefix_bytes)]
+    given = read_arguments(
+        __doc__, model="demo", requests=20_000, at_once=32, new_prompts=False, prefix_bytes=(int, "of the server")
+    )
+    options = [] if given.prefix_bytes is None else ["--prefix-bytes", given.prefix_bytes]
     seen: list[dict[str, float]] = []
     statuses: Counter[int] = Counter()
-    size = args.requests // PARTS
+    size = given.requests // PARTS
     with (
         TemporaryDirectory() as folder,
-        serving(args.model, *options, port=args.port, log=Path(folder) / "log") as (url, process),
+        serving(given.model, *options, log=Path(folder) / "log") as (url, process),
     ):
         before = look(process)["rss_mb"]
         told = sum(map(int, re.findall(r"(\d+) MB for (?:rows|prefixes)", (Path(folder) / "log").read_text())))
         for part in range(PARTS):
-            statuses += ask_all(url, range(part * size, (part + 1) * size), args.at_once, args.new_prompts)
-            seen.append(look(process))
-            print(json.dumps({"requests": (part + 1) * size, **seen[-1]}), flush=True)
+            statuses += ask_all(url, range(part * size, (part + 1) * size), given.at_once, given.new_prompts)
+            seen.append({"requests": (part + 1) * size, **look(process)})
+            print(json.dumps(seen[-1]), flush=True)
     first, last = seen[0], seen[-1]
-    most = before + told + OTHERS if args.new_prompts else first["rss_mb"] * MORE
+    most = before + told + OTHERS if given.new_prompts else first["rss_mb"] * MORE
     alike = last["threads"] <= first["threads"] and last["files"] <= first["files"]
     steady = last["rss_mb"] <= most and alike and {*statuses} == {200}
     memory = {"before_mb": before, "told_mb": told, "most_mb": round(most, 1), "last_mb": last["rss_mb"]}
-    print(json.dumps({"statuses": dict(statuses), **memory, "steady": steady}))
+    publish(given, soak=seen, statuses=dict(statuses), **memory, steady=steady)
     return 0 if steady else 1
 
 

@@ -6,8 +6,6 @@ The requests differ in prompt, sampler, penalties, stops, output type, tools, pr
 differ; exits with 1 if one does.
 """
 
-import argparse
-import http.client
 import json
 import random
 import sys
@@ -15,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gen
+from benchmarks.measuring import publish, read_arguments
+from benchmarks.server.asking import CHAT, COMPLETIONS, ask
 from benchmarks.server.serving import serving
 from gen.samplers import multinomial
 
@@ -51,7 +51,7 @@ def make(draw: random.Random, number: int) -> Case:
     if draw.random() < 0.3:
         arguments["stop"] = [" the", "."]
     kind = draw.choice(["chat", "chat", "text", "responses", "messages"])
-    path = {"chat": "/v1/chat/completions", "text": "/v1/completions"}.get(kind, f"/v1/{kind}")
+    path = {"chat": CHAT, "text": COMPLETIONS}.get(kind, f"/v1/{kind}")
     prompt: Any = text if kind == "text" else [{"role": "user", "content": text}]
     fields |= {"text": {"prompt": prompt}, "responses": {"input": text}}.get(kind, {"messages": prompt})
     fields["max_output_tokens" if kind == "responses" else "max_tokens"] = limit
@@ -83,18 +83,13 @@ def wanted(model: Any, case: Case) -> Any:
     return made.value.text, [json.dumps(call.arguments) for call in made.value.calls]
 
 
-def said(address: str, case: Case) -> Any:
+def said(url: str, case: Case) -> Any:
     """The text and the tool calls that the server gives."""
     path, fields, _, _ = case
-    connection = http.client.HTTPConnection(address, timeout=600)
-    connection.request("POST", path, json.dumps(fields), {"content-type": "application/json"})
-    answer = connection.getresponse()
-    body = answer.read().decode()
-    connection.close()
+    answer = ask(url, path, fields)
     if answer.status != 200:
-        return f"{answer.status}: {body}"
-    events = [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: {")]
-    return _read(path, fields["stream"], events if fields["stream"] else [json.loads(body)])
+        return f"{answer.status}: {answer.events}"
+    return _read(path, fields["stream"], answer.events)
 
 
 def _read(path: str, stream: bool, events: list[Any]) -> tuple[str, list[str]]:
@@ -117,17 +112,12 @@ def _read(path: str, stream: bool, events: list[Any]) -> tuple[str, list[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=48)
-    parser.add_argument("--at-once", type=int, default=16)
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    draw = random.Random(arguments.seed)
-    cases = [make(draw, number) for number in range(arguments.requests)]
-    model = gen.load(arguments.model, device="cpu")
-    with serving(arguments.model) as (url, _), ThreadPoolExecutor(arguments.at_once) as pool:
-        found = list(pool.map(lambda case: said(url.removeprefix("http://"), case), cases))
+    given = read_arguments(__doc__, requests=48, at_once=16, model="demo", seed=1)
+    draw = random.Random(given.seed)
+    cases = [make(draw, number) for number in range(given.requests)]
+    model = gen.load(given.model, device="cpu")
+    with serving(given.model) as (url, _), ThreadPoolExecutor(given.at_once) as pool:
+        found = list(pool.map(lambda case: said(url, case), cases))
     compared = different = 0
     for case, one in zip(cases, found, strict=True):
         right = wanted(model, case)
@@ -135,7 +125,7 @@ def main() -> int:
         if right is not None and one != right:
             different += 1
             print(f"{case[0]} {json.dumps(case[1])}\n  gen.generate: {right!r}\n  the server:   {one!r}")
-    print(f"{len(cases)} requests, {arguments.at_once} at once: {compared} compared, {different} differ")
+    publish(given, requests=len(cases), at_once=given.at_once, compared=compared, different=different)
     return int(different > 0)
 
 

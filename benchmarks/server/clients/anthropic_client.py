@@ -1,13 +1,12 @@
 """What programs do with anthropic's client."""
 
-from typing import Any, Literal
+from typing import Any
 
 import anthropic
-from pydantic import BaseModel
 
+from benchmarks.server.clients.asked import MESSAGES, Person
 from benchmarks.server.clients.running import run_all
 
-MESSAGES: Any = [{"role": "user", "content": "Describe Ada as JSON."}]
 TOOLS: Any = [
     {
         "name": "weather",
@@ -16,28 +15,23 @@ TOOLS: Any = [
 ]
 
 
-class Person(BaseModel):
-    name: Literal["Ada", "Bob"]
-    happy: bool
-
-
-def client(url: str) -> anthropic.Anthropic:
+def _client(url: str) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=120)
 
 
 def create(url: str) -> Any:
-    return client(url).messages.create(model="demo", max_tokens=8, messages=MESSAGES).content[0]
+    return _client(url).messages.create(model="demo", max_tokens=8, messages=MESSAGES).content[0]
 
 
 def stream(url: str) -> bool:
-    with client(url).messages.stream(model="demo", max_tokens=8, messages=MESSAGES, system="Be kind.") as events:
+    with _client(url).messages.stream(model="demo", max_tokens=8, messages=MESSAGES, system="Be kind.") as events:
         text = "".join(events.text_stream)
         made: Any = events.get_final_message()
     return bool(made.content[0].text == text and made.usage.output_tokens <= 8)
 
 
 def tools_any(url: str) -> bool:
-    made: Any = client(url).messages.create(
+    made: Any = _client(url).messages.create(
         model="demo",
         max_tokens=80,
         messages=MESSAGES,
@@ -56,7 +50,7 @@ def tool_streamed_after_results(url: str) -> bool:
         },
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "sunny"}]},
     ]
-    with client(url).messages.stream(
+    with _client(url).messages.stream(
         model="demo", max_tokens=80, messages=messages, tools=TOOLS, tool_choice={"type": "tool", "name": "weather"}
     ) as events:
         made: Any = events.get_final_message()
@@ -64,21 +58,21 @@ def tool_streamed_after_results(url: str) -> bool:
 
 
 def count_tokens(url: str) -> bool:
-    return client(url).messages.count_tokens(model="demo", messages=MESSAGES).input_tokens > 2
+    return _client(url).messages.count_tokens(model="demo", messages=MESSAGES).input_tokens > 2
 
 
 def parse(url: str) -> bool:
-    made: Any = client(url).messages.parse(model="demo", max_tokens=80, messages=MESSAGES, output_format=Person)
+    made: Any = _client(url).messages.parse(model="demo", max_tokens=80, messages=MESSAGES, output_format=Person)
     return isinstance(made.parsed_output, Person)
 
 
 def errors(url: str) -> bool:
     try:
-        client(url).messages.create(model="demo", max_tokens=8, messages=[])
+        _client(url).messages.create(model="demo", max_tokens=8, messages=[])
     except anthropic.BadRequestError as error:
         return "messages" in str(error)
     return False
 
 
 if __name__ == "__main__":
-    run_all("anthropic", [create, stream, tools_any, tool_streamed_after_results, count_tokens, parse, errors])
+    run_all("anthropic")

@@ -1,19 +1,12 @@
 """What programs do with instructor."""
 
-from typing import Any, Literal
+from typing import Any
 
 import instructor
 from openai import OpenAI
-from pydantic import BaseModel
 
+from benchmarks.server.clients.asked import MESSAGES, Person
 from benchmarks.server.clients.running import run_all
-
-MESSAGES: Any = [{"role": "user", "content": "Describe Ada as JSON."}]
-
-
-class Person(BaseModel):
-    name: Literal["Ada", "Bob"]
-    happy: bool
 
 
 def made_with(url: str, mode: str) -> bool:
@@ -32,4 +25,4 @@ def json(url: str) -> bool:
 
 
 if __name__ == "__main__":
-    run_all("instructor", [tools, json])
+    run_all("instructor")

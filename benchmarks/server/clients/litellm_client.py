@@ -1,21 +1,14 @@
 """What programs do with litellm."""
 
 import os
-from typing import Any, Literal
+from typing import Any
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it uses the network at import
 
 import litellm
-from pydantic import BaseModel
 
+from benchmarks.server.clients.asked import MESSAGES, Person
 from benchmarks.server.clients.running import run_all
-
-MESSAGES: Any = [{"role": "user", "content": "Describe Ada as JSON."}]
-
-
-class Person(BaseModel):
-    name: Literal["Ada", "Bob"]
-    happy: bool
 
 
 def ask(url: str, model: str, **more: Any) -> Any:
@@ -46,4 +39,4 @@ def as_anthropics(url: str) -> Any:
 
 
 if __name__ == "__main__":
-    run_all("litellm", [text, stream, typed, tools, as_anthropics])
+    run_all("litellm")

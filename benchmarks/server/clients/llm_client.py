@@ -28,4 +28,4 @@ def whole(url: str) -> str:
 
 
 if __name__ == "__main__":
-    run_all("llm", [stream, whole])
+    run_all("llm")

@@ -4,14 +4,9 @@ from typing import Any, Literal
 
 from agents import Agent, ModelSettings, Runner, function_tool, set_default_openai_client, set_tracing_disabled
 from openai import AsyncOpenAI
-from pydantic import BaseModel
 
+from benchmarks.server.clients.asked import Person
 from benchmarks.server.clients.running import run_all
-
-
-class Person(BaseModel):
-    name: Literal["Ada", "Bob"]
-    happy: bool
 
 
 @function_tool
@@ -20,34 +15,34 @@ def weather(city: Literal["Rome", "Oslo"]) -> str:
     return "sunny"
 
 
-def use(url: str) -> None:
+def _use(url: str) -> None:
     set_tracing_disabled(True)
     set_default_openai_client(AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120))
 
 
 def text(url: str) -> Any:
-    use(url)
+    _use(url)
     return Runner.run_sync(Agent(name="a", model="demo"), "hi").final_output
 
 
 def typed(url: str) -> bool:
-    use(url)
+    _use(url)
     made = Runner.run_sync(Agent(name="a", model="demo", output_type=Person), "Describe Ada").final_output
     return isinstance(made, Person)
 
 
 def tool_then_answer(url: str) -> Any:
-    use(url)
+    _use(url)
     settings = ModelSettings(tool_choice="required", parallel_tool_calls=False)
     agent = Agent(name="a", model="demo", tools=[weather], model_settings=settings)
     return Runner.run_sync(agent, "Rome?", max_turns=3).final_output
 
 
 async def streamed(url: str) -> bool:
-    use(url)
+    _use(url)
     made = Runner.run_streamed(Agent(name="a", model="demo"), "hi")
     return len([event async for event in made.stream_events()]) > 2 and bool(made.final_output)
 
 
 if __name__ == "__main__":
-    run_all("openai-agents", [text, typed, tool_then_answer, streamed])
+    run_all("openai-agents")

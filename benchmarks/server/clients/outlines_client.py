@@ -1,34 +1,29 @@
 """What programs do with outlines, with the server's model."""
 
-from typing import Any, Literal
+from typing import Any
 
 import outlines
 from openai import OpenAI
-from pydantic import BaseModel
 
+from benchmarks.server.clients.asked import Person
 from benchmarks.server.clients.running import run_all
 
 
-class Person(BaseModel):
-    name: Literal["Ada", "Bob"]
-    happy: bool
-
-
-def model(url: str) -> Any:
+def _model(url: str) -> Any:
     return outlines.from_openai(OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0), "demo")
 
 
 def text(url: str) -> Any:
-    return model(url)("hi", max_tokens=8)
+    return _model(url)("hi", max_tokens=8)
 
 
 def stream(url: str) -> bool:
-    return len(list(model(url).stream("hi", max_tokens=8))) > 2
+    return len(list(_model(url).stream("hi", max_tokens=8))) > 2
 
 
 def typed(url: str) -> Any:
-    return Person.model_validate_json(model(url)("Describe Ada", Person))
+    return Person.model_validate_json(_model(url)("Describe Ada", Person))
 
 
 if __name__ == "__main__":
-    run_all("outlines", [text, stream, typed])
+    run_all("outlines")

@@ -30,4 +30,4 @@ def another_seed(url: str) -> bool:
 
 
 if __name__ == "__main__":
-    run_all("schemathesis", [one_seed, another_seed])
+    run_all("schemathesis")
