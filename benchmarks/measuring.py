@@ -12,7 +12,9 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,12 +90,17 @@ def check_cases(
     """Sum up what random cases count, and print each difference that they find.
 
     Args:
-        check: gives the counts and the differences of a case, by its number, which is its seed.
+        check: gives the counts and the differences of a case, by its number, which is its seed; an error is a
+            difference too.
         work: as for `work_on`.
     """
 
     def found(case: int) -> dict[str, Any]:
-        counts, differences = check(case)
+        counts: Mapping[str, int] = {}
+        try:
+            counts, differences = check(case)
+        except Exception:
+            differences = [traceback.format_exc()]
         for difference in differences:
             print(f"case {case}: {difference}", flush=True)
         return {"counts": {**counts, "different": len(differences)}}
@@ -104,18 +111,21 @@ def check_cases(
     return {"cases": f"{cases.start} to {cases.stop - 1}", **total}
 
 
-def work_on(file: Path | None, cases: Iterable[int], find: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is found for each case. With a file, a run that is begun again goes on behind the lines that are there."""
+def work_on(file: Path | None, cases: Iterable[Any], find: Callable[[Any], dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is found for each case, which is a number or a name. With a file, which gets a line of JSON for each case,
+    a run that is begun again goes on behind the lines that are there."""
     lines = file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else []
     known = {line["case"]: line for line in map(json.loads, lines)}
     records = []
-    for case in cases:
+    for number, case in enumerate(cases, start=1):
         if case not in known:
-            known[case] = {"case": case, **find(case)}
+            known[case] = json.loads(json.dumps({"case": case, **find(case)}))
             if file is not None:
                 with file.open("a", encoding="utf-8") as out:
                     out.write(f"{json.dumps(known[case])}\n")
         records.append(known[case])
+        if file is not None and number % 500 == 0:
+            print(f"{number} cases are done", file=sys.stderr)
     return records
 
 

@@ -1,13 +1,14 @@
 """Llamas with random weights and a vocabulary of any size, for benchmarks that have no checkpoint."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import gen
+from benchmarks.architectures.tiny_models import tokenizer
 from gen.models.transformers.model import TransformersModel
 
 Shape = Literal["tiny", "135m", "1b"]
@@ -31,16 +32,25 @@ def random_model(
     with torch.device(device):
         torch.manual_seed(0)
         model = LlamaForCausalLM._from_config(_config(vocab_size, shape, context), dtype=dtype or torch.float32)
-    made = gen.from_transformers(model.eval(), _tokenizer(vocab_size))
+    made = gen.from_transformers(model.eval(), tokenizer(vocab_size))
     assert isinstance(made, TransformersModel)  # a Llama always is; tells mypy
     return made
 
 
 def save_random_model(folder: Path, vocab_size: int) -> None:
     """Write a tiny Llama."""
-    _tokenizer(vocab_size).save_pretrained(folder)
+    tokenizer(vocab_size).save_pretrained(folder)
     torch.manual_seed(0)
     LlamaForCausalLM(_config(vocab_size, "tiny")).save_pretrained(folder)
+
+
+def load_random_model(vocab_size: int) -> TransformersModel:
+    """A tiny Llama on the CPU as `gen.load` takes one from a folder: packed where that is faster."""
+    with TemporaryDirectory() as folder:
+        save_random_model(Path(folder), vocab_size)
+        made = gen.load(folder, device="cpu")
+    assert isinstance(made, TransformersModel)  # tells mypy
+    return made
 
 
 def _config(vocab_size: int, shape: Shape, context: int = 2048) -> LlamaConfig:
@@ -57,13 +67,3 @@ def _config(vocab_size: int, shape: Shape, context: int = 2048) -> LlamaConfig:
         bos_token_id=None,
         eos_token_id=None,
     )
-
-
-def _tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = [f"Ġw{number}" for number in range(len(alphabet), vocab_size)]
-    vocabulary = {token: number for number, token in enumerate([*alphabet, *words])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)

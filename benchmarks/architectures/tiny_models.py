@@ -77,10 +77,12 @@ def randomize_(model: PreTrainedModel, seed: int) -> None:
             parameter.copy_((1.0 if "emb" in name or "wte" in name or "wpe" in name else 0.2) * noise)
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    """Ids 0 to 255 are the bytes."""
+def tokenizer(vocab_size: int = 256) -> PreTrainedTokenizerFast:
+    """Ids 0 to 255 are the bytes; the words that come after them are in no text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    fast = Tokenizer(models.BPE(vocab={character: number for number, character in enumerate(alphabet)}, merges=[]))
+    words = [f"Ġw{number}" for number in range(len(alphabet), vocab_size)]
+    vocabulary = {token: number for number, token in enumerate([*alphabet, *words])}
+    fast = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     fast.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=fast)

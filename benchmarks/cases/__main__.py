@@ -12,6 +12,8 @@
     verdicts   48 receipts of which a token, a setting or a weight is changed, against the texts that are made anew
     unchanged  48 receipts in bfloat16 that are verified in other batches than they were made in
     faults     calls under faults of virtual GPUs: an error, or the plain CPU's texts
+    limits     texts of types under different limits: none is changed by its limit without being told
+    compositions  20 types made of types: texts are whole at every limit, and read as by brute force
 
 A case is drawn by its number. Each difference is printed with it, and the exit code is 1 if there is one. "thoughts"
 gives every second case the weights of `--model`, and the others random ones.
@@ -24,9 +26,10 @@ from pathlib import Path
 from benchmarks.measuring import check_cases, publish, read_arguments
 
 KINDS = {
-    **{name: name for name in ("prefixes", "drafts", "engines", "bits", "thoughts", "verdicts", "faults")},
-    "guesses": "drafts",
-    "unchanged": "verdicts",
+    **{name: f"cases.{name}" for name in ("prefixes", "drafts", "engines", "bits", "thoughts", "verdicts", "faults")},
+    **{name: f"constraints.{name}" for name in ("limits", "compositions")},
+    "guesses": "cases.drafts",
+    "unchanged": "cases.verdicts",
 }
 """The module of each kind, whose `checker` gives the function that checks a case by its number."""
 
@@ -43,7 +46,7 @@ def main() -> int:
         threads=(1, "torch's threads"),
         work=(Path, "a file of what was done: a run that is begun again goes on behind it"),
     )
-    check = import_module(f"benchmarks.cases.{KINDS[given.kind]}").checker(given)
+    check = import_module(f"benchmarks.{KINDS[given.kind]}").checker(given)
     results = check_cases(range(given.first, given.first + given.count), check, given.work)
     publish(given, kind=given.kind, results=results)
     return bool(results["different"])

@@ -11,10 +11,8 @@ enum, 1.5 for an integer, a wrong item or property within, an argument that is n
 --work is written for each item; a run that is begun again goes on behind those that are there.
 """
 
-import argparse
 import copy
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +23,7 @@ import numpy as np
 
 import gen
 from benchmarks.constraints.judge import Judge
-from benchmarks.measuring import machine, write_json
+from benchmarks.measuring import publish, read_arguments, work_on
 from gen.models.base import Model
 
 TYPES = {"dict": "object", "float": "number", "tuple": "array", "String": "string", "Boolean": "boolean"}
@@ -35,25 +33,16 @@ Line = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--work", type=Path, required=True, help="a line of JSON for each item")
-    parser.add_argument("--json", type=Path, help="write the report there")
-    arguments = parser.parse_args()
+    given = read_arguments(__doc__, folder_={"type": Path}, work=(Path, "a file with a line of JSON for each item"))
     model = gen.load("demo", device="cpu")
     gen.compile(model, bool)  # makes the vocabulary's tables
-    done = len(arguments.work.read_text().splitlines()) if arguments.work.exists() else 0
-    with arguments.work.open("a", encoding="utf-8") as work:
-        for number, (tools, truths) in enumerate(items(arguments.folder)):
-            if number >= done:
-                work.write(json.dumps(tried(model, tools, truths, number)) + "\n")
-                work.flush()
-                if number % 500 == 0:
-                    print(number, file=sys.stderr)
-    report = summed([json.loads(line) for line in arguments.work.read_text(encoding="utf-8").splitlines()])
-    print(json.dumps(report, indent=1))
-    if arguments.json:
-        write_json(arguments.json, {"machine": machine(), **report})
+    found = [*items(given.folder)]
+
+    def find(number: int) -> Line:
+        tools, truths = found[number]
+        return tried(model, tools, truths, number)
+
+    publish(given, **summed(work_on(given.work, range(len(found)), find)))
 
 
 def summed(lines: list[Line]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Whether both engines constrain texts to random compositions of types, and read them, as they should.
 
-    python -m benchmarks.constraints.compositions --count 2000
-
-Each composition is compiled for the demo model and for a random one. Random texts of its letters are read: the value
+A case is twenty compositions, for the demo model or for a random one by turns, and twenty with parts for the host
+engine. Random texts of its letters are read: the value
 must be that of a brute-force splitter, which tries all ways in the order that docs/composed_types.md gives. Texts are
 made with every limit from `least_tokens` up to one more than where the text ends by itself, or to 32 more if it does
 not: in batches of many compositions, in the reverse order, some of them alone and streamed, and all on a virtual cuda:1
@@ -10,23 +9,21 @@ without a host sync. They must be whole as the splitter sees them, and equal in 
 itself must be the text of the largest limit.
 """
 
-import argparse
 import itertools
 import random
 import re
-import sys
-import tempfile
-import time
-from collections.abc import Iterable, Iterator
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import torch
 from transformers import AutoTokenizer
 
 import gen
 import virtual_gpus
-from benchmarks.measuring import machine, write_json
 from benchmarks.random_model import save_random_model
 from gen.constraints.output_types import Composed, Either, Grammar, Regex, Repeat, Sequence, Text
 from gen.models.base import Model
@@ -37,6 +34,7 @@ _NUMBER = gen.json_schema({"type": "integer", "minimum": 0, "maximum": 99})
 _NESTED = gen.grammar('start: "<" start? ">"')
 BEYOND = 32  # tokens at most from the least limit to the largest
 _ALONE = 4  # texts of a batch that are made alone too
+_TOGETHER = 20  # compositions that write their texts in one batch
 
 
 def random_type(rng: random.Random, depth: int = 3, *, on_host: float = 0.0) -> Any:
@@ -260,49 +258,39 @@ def compositions(count: int, seed: int, *, on_host: float = 0.0) -> Iterator[Any
             yield kind
 
 
-def _save_random_model(folder: Path) -> None:
-    """Save a random model whose last token ends texts."""
-    save_random_model(folder, 1000)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_special_tokens({"eos_token": tokenizer.convert_ids_to_tokens(999)})
-    tokenizer.save_pretrained(folder)
+@cache
+def _loaded(name: str) -> tuple[Model, Model]:
+    """A model on the CPU and on cuda:1; "random" is one whose last token ends texts."""
+    with TemporaryDirectory() as folder:
+        if name == "random":
+            save_random_model(Path(folder), 1000)
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+            tokenizer.add_special_tokens({"eos_token": tokenizer.convert_ids_to_tokens(999)})
+            tokenizer.save_pretrained(folder)
+            name = folder
+        return gen.load(name, device="cpu"), gen.load(name, device="cuda:1")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--together", type=int, default=20, help="compositions that write their texts in one batch")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write the report there")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    begin = time.process_time()
-    report = {"compositions": arguments.count, "texts read": 0, "texts made": 0, "of types that ended one": 0}
-    with tempfile.TemporaryDirectory() as folder, virtual_gpus.virtual_gpus(2):
-        _save_random_model(Path(folder))
-        pairs = [(gen.load(name, device="cpu"), gen.load(name, device="cuda:1")) for name in ("demo", folder)]
-        rng = random.Random(arguments.seed)
-        kinds = compositions(arguments.count, arguments.seed)
-        for number, some in enumerate(iter(lambda: list(itertools.islice(kinds, arguments.together)), [])):
-            model, other = pairs[number % 2]
-            report["texts read"] += sum(check_reading(pairs[0][0], kind, rng) for kind in some)
-            on_device = [kind for kind in some if gen.compile(model, kind).engine == "device"]
+def checker(given: Namespace) -> Callable[[int], tuple[Counter[str], list[str]]]:
+    """The demo model, or the given one, and a random one."""
+
+    def check(number: int) -> tuple[Counter[str], list[str]]:
+        rng, counts = random.Random(number), Counter[str](compositions=_TOGETHER)
+        with virtual_gpus.virtual_gpus(2):
+            demo, _ = pair = _loaded(given.model or "demo")
+            model, other = _loaded("random") if number % 2 else pair
+            kinds = [*compositions(_TOGETHER, number)]
+            counts["texts read"] = sum(check_reading(demo, kind, rng) for kind in kinds)
+            on_device = [kind for kind in kinds if gen.compile(model, kind).engine == "device"]
             made = check_generating(model, other, on_device, number)
-            report["on the device"] = report.get("on the device", 0) + len(on_device)
-            report["texts made"] += made.texts
-            report["of types that ended one"] += made.ended
-            if number % 10 == 9:
-                print(report, round(time.process_time() - begin), "s", file=sys.stderr, flush=True)
-        for kind in compositions(arguments.count, arguments.seed + 1, on_host=0.2):
+            counts += Counter({"on the device": len(on_device), "texts made": made.texts})
+            counts["of types that ended one"] = made.ended
+        for kind in compositions(_TOGETHER, number, on_host=0.2):
             try:
-                report["texts read"] += check_reading(pairs[0][0], kind, rng)
+                counts["texts read"] += check_reading(demo, kind, rng)
             except gen.ConstraintError:
                 continue  # the engine cannot tell where a part ends
-            report["on the host"] = report.get("on the host", 0) + (gen.compile(pairs[0][0], kind).engine == "host")
-    print(report)
-    if arguments.json:
-        write_json(arguments.json, {"machine": machine(), "limits beyond the least": BEYOND, **report})
+            counts["on the host"] += gen.compile(demo, kind).engine == "host"
+        return counts, []
 
-
-if __name__ == "__main__":
-    main()
+    return check

@@ -2,151 +2,210 @@
 
     python -m benchmarks.constraints.coverage --schemas schemas.jsonl
     python -m benchmarks.constraints.coverage --schemas jsonschemabench/maskbench/data --each 50
+    python -m benchmarks.constraints.coverage --schemas jsonschemabench/maskbench/data --each 0 --engines "gen or" \\
+        --seconds 60 --work maskbench.jsonl
 
 A line of the file is {"name", "schema", "tests": [{"data", "valid"}]}. The folder is the MaskBench part of
 JSONSchemaBench (github.com/guidance-ai/jsonschemabench), of which --each schemas of each family are drawn with a fixed
-seed; a family is the first part of the files' names, such as BFCL, Github_easy, Kubernetes. Instances are given as
-compact texts with their keys in the schema's order. "listed only" are valid instances that have only properties listed
-in their schema: the closed reading must accept these. Compile times are CPU times of the process for a vocabulary of
---vocab tokens, for accepted schemas; outlines_core's are for its regular expression alone. Peers are measured where
-they are installed.
+seed, or with 0 all are taken; a family is the first part of the files' names, such as BFCL, Github_easy, Kubernetes.
+Instances are given as compact texts with their keys in the schema's order. "listed only" are valid instances that have
+only properties listed in their schema: the closed reading must accept these. Compile times are CPU times of the process
+for a vocabulary of --vocab tokens, for accepted schemas; outlines_core's are for its regular expression alone. Peers
+are measured where they are installed.
+
+"gen or host" is `gen.compile`, and has a report of its own. There, a valid instance that is rejected has a cause: its
+depth if the host engine, whose values of any type nest as deep as they like, takes it; a keyword if it is taken where
+all of them are left out; undeclared properties in the closed reading; that the engine fails, or takes too long;
+otherwise none.
 """
 
-import argparse
 import json
 import random
 import re
-import statistics
 import sys
-import tempfile
 import time
-from dataclasses import dataclass, field
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
 import gen
 from benchmarks.constraints.engines import Engine, TooSlow, engines, within
 from benchmarks.constraints.schema_order import SchemaOrder
-from benchmarks.measuring import machine, markdown_table, write_json
-from benchmarks.random_model import save_random_model
+from benchmarks.measuring import publish, read_arguments, work_on
+from benchmarks.random_model import load_random_model
+from gen.constraints import compiling
+from gen.constraints.host_engine import Grammar
+from gen.constraints.plans import read_plan
+from gen.models.base import Model
 
-SECONDS = 20  # for one schema; an engine that takes longer has refused it
-Schemas = list[dict[str, Any]]
+KEYWORDS = ("format", "pattern", "multipleOf", "uniqueItems", "maxLength", "propertyNames", "patternProperties")
+Line = dict[str, Any]
 
 
 def main() -> None:
-    arguments = _arguments()
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        if arguments.model is None:
-            save_random_model(Path(folder), arguments.vocab)
-        model = gen.load(arguments.model or folder, device="cpu")
-    schemas = read_schemas(arguments.schemas, arguments.each)
+    given = read_arguments(
+        __doc__,
+        schemas=({"type": Path, "required": True}, "a file of JSON lines, or MaskBench's folder"),
+        each=(50, "how many schemas of each family of a folder; 0 for all"),
+        model=(str, "use this model's vocabulary; default: made-up words"),
+        vocab=(49152, "how many made-up words"),
+        engines=([""], "measure engines whose names begin so; default: all"),
+        seconds=(20, "for one schema or instance; an engine that takes longer has refused it"),
+        refused=(False, "name the schemas that are refused, and the errors, and the instances that are wrong"),
+        work=(Path, "a file with a line of JSON for each engine and schema; a run that is begun again goes on there"),
+    )
+    model: Model = gen.load(given.model, device="cpu") if given.model else load_random_model(given.vocab)
     gen.compile(model, bool)  # makes the vocabulary's tables
-    results = {}
-    for name, engine in engines(model).items():
-        if name.startswith(tuple(arguments.engines)):
-            results[name] = measure(engine, schemas)
-            print(f"measured {name}", file=sys.stderr)
-    described = {"machine": machine(), "schemas": len(schemas), "vocabulary": model.vocab_size}
-    rows = [result.row(name, len(schemas)) for name, result in results.items()]
-    print(json.dumps(described), "\n")
-    print(markdown_table(rows))
-    if arguments.refused:
-        for name, result in results.items():
-            print(f"\n{name} refuses:", *(f"{one}: {why}" for one, why in result.refused.items()), sep="\n  ")
-            print(f"{name} is wrong on:", *result.wrong, sep="\n  ")
-    if arguments.json:
-        write_json(arguments.json, {**described, "rows": rows})
+    schemas = read_schemas(given.schemas, given.each)
+    found: dict[str, list[Line]] = {}
+    for engine in engines(model):
+        if engine.name.startswith(tuple(given.engines)):
+            compiling._kept.clear()  # what another engine has compiled
+            names = {f"{engine.name}: {name}": load for name, load in schemas.items()}
+            found[engine.name] = work_on(given.work, names, partial(_tried, model, engine, names, given))
+            print(f"measured {engine.name}", file=sys.stderr)
+    rows = [row(name, lines) for name, lines in found.items()]
+    reports = {name: summed(lines) for name, lines in found.items() if name.startswith("gen or host")}
+    if given.refused:
+        for lines in found.values():
+            print(*(f"{one['case']}: {one['refused']}" for one in lines if "refused" in one), sep="\n")
+            print(*(f"{one['case']} {text}" for one in lines for text in one.get("wrong", ())), sep="\n")
+    publish(given, schemas=len(schemas), vocabulary=model.vocab_size, rows=rows, **reports)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schemas", type=Path, required=True, help="a file of JSON lines, or MaskBench's folder")
-    parser.add_argument("--each", type=int, default=50, help="how many schemas of each family of a folder")
-    parser.add_argument("--model", help="use this model's vocabulary; default: made-up words")
-    parser.add_argument("--vocab", type=int, default=49152, help="how many made-up words")
-    parser.add_argument("--engines", nargs="+", default=[""], help="measure engines whose names begin so; default: all")
-    parser.add_argument("--refused", action="store_true", help="name the schemas that are refused, and the errors")
-    parser.add_argument("--json", type=Path, help="write the report there")
-    return parser.parse_args()
-
-
-def read_schemas(path: Path, each: int) -> Schemas:
-    """The schemas of a file, or `each` schemas of each family of a folder."""
+def read_schemas(path: Path, each: int) -> dict[str, Callable[[], Line]]:
+    """What reads the schemas of a file, by their names; or `each` of each family of a folder, or all in a random order,
+    so that a part of a run is a sample."""
     if path.is_file():
-        return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        return {line["name"]: partial(dict, line) for line in lines}
+    files, chance = sorted(path.glob("*.json")), random.Random(0)
+    if not each:
+        chance.shuffle(files)
+        return {file.stem: partial(_read, file) for file in files}
     families: dict[str, list[Path]] = {}
-    for file in sorted(path.glob("*.json")):
+    for file in files:
         families.setdefault(re.sub(r"(---|_\w*\d+\.json$).*", "", file.name), []).append(file)
-    chance = random.Random(0)
     drawn = [file for files in families.values() for file in chance.sample(files, min(each, len(files)))]
     print(f"{len(drawn)} schemas of {', '.join(families)}", file=sys.stderr)
-    return [{"tests": [], **json.loads(file.read_text()), "name": file.stem} for file in drawn]
+    return {file.stem: partial(_read, file) for file in drawn}
 
 
-@dataclass
-class Result:
-    """What one engine did with all schemas."""
-
-    milliseconds: list[float] = field(default_factory=list)
-    valid: int = 0
-    listed: int = 0
-    invalid: int = 0
-    rejected: int = 0
-    listed_rejected: int = 0
-    accepted: int = 0
-    slowest_refusal: float = 0
-    refused: dict[str, str] = field(default_factory=dict)
-    wrong: list[str] = field(default_factory=list)
-
-    def row(self, name: str, schemas: int) -> dict[str, object]:
-        times = sorted(self.milliseconds)
-        reached = f"{len(times)} ({len(times) / schemas:.1%})"
-        percentile = f"{statistics.median(times):.1f} / {times[int(0.95 * (len(times) - 1))]:.0f} / {times[-1]:.0f}"
-        return {
-            "engine": name,
-            f"of {schemas} schemas": reached,
-            "valid rejected": f"{self.rejected} of {self.valid}",
-            "listed only": f"{self.listed_rejected} of {self.listed}",
-            "invalid accepted": f"{self.accepted} of {self.invalid}",
-            "compile ms p50 / p95 / max": percentile,
-            "slowest refusal ms": f"{self.slowest_refusal:.0f}",
-        }
+def _read(file: Path) -> Line:
+    return {"tests": [], **json.loads(file.read_text(encoding="utf-8"))}
 
 
-def measure(engine: Engine, schemas: Schemas) -> Result:
-    """Run an engine on all schemas and their instances."""
-    result = Result()
-    for one in schemas:
-        begin = time.process_time()
+def _tried(model: Model, engine: Engine, names: dict[str, Callable[[], Line]], given: Namespace, case: str) -> Line:
+    """What becomes of one schema and its instances."""
+    one = names[case]()
+    begin = time.process_time()
+    try:
+        accepts, facts = within(given.seconds, engine.compile, one["schema"])
+    except engine.refusals as error:
+        return {"ms": (time.process_time() - begin) * 1e3, "refused": f"{type(error).__name__}: {error}"[:300]}
+    line: Line = {"ms": (time.process_time() - begin) * 1e3, **facts, "wrong": []}
+    order, kinds = SchemaOrder(one["schema"]), Counter[str]()
+    for test in one["tests"]:
+        text, valid, failed = order.text(test["data"]), test["valid"], None
         try:
-            accepts = within(SECONDS, engine, one["schema"])
-        except Exception as error:  # whatever an engine raises is its refusal
-            result.refused[one["name"]] = f"{type(error).__name__}: {error}"[:200]
-            result.slowest_refusal = max(result.slowest_refusal, (time.process_time() - begin) * 1e3)
-            continue
-        result.milliseconds.append((time.process_time() - begin) * 1e3)
-        order = SchemaOrder(one["schema"])
-        for test in one["tests"]:
-            text = order.text(test["data"])
-            try:
-                accepted = within(SECONDS, accepts, text)
-            except TooSlow:
-                accepted = not test["valid"]
-            if accepted != test["valid"]:
-                result.wrong.append(f"{one['name']}: {'accepts' if accepted else 'rejects'} {text[:200]}")
-            if test["valid"]:
-                result.valid += 1
-                result.rejected += not accepted
-                result.listed += not order.undeclared
-                result.listed_rejected += not accepted and not order.undeclared
-            else:
-                result.invalid += 1
-                result.accepted += accepted
-    return result
+            accepted = within(given.seconds, accepts, text)
+        except (gen.ConstraintError, TooSlow) as error:
+            failed = "too slow" if isinstance(error, TooSlow) else "the engine fails"
+            accepted = isinstance(error, TooSlow) and not valid  # nothing is known: it counts as wrong
+        kinds["valid" if valid else "invalid"] += 1
+        kinds["listed"] += valid and not order.undeclared
+        if accepted != valid:
+            line["wrong"].append(f"{'accepts' if accepted else 'rejects'} {text[:200]}")
+        if accepted and not valid:
+            kinds["accepted"] += 1
+        if valid and not accepted:
+            kinds["listed rejected"] += not order.undeclared
+            closed = engine.name.endswith("closed")
+            if engine.name.startswith("gen or host"):
+                failed = failed or cause(model, one["schema"], closed, text, undeclared=order.undeclared)
+            kinds[f"rejected: {failed}"] += 1
+    return line | {"instances": kinds}
+
+
+def cause(model: Model, schema: Any, closed: bool, text: str, *, undeclared: bool) -> str:
+    """Why a valid instance is rejected, as far as it can be found out."""
+    if undeclared and closed:
+        return "undeclared properties"
+    asked = partial(gen.json_schema, closed=closed, whitespace="compact")
+    try:
+        vocabulary = gen.compile(model, bool).vocabulary
+        if Grammar(read_plan(asked(schema)).grammar(), vocabulary).accepts(text.encode()):
+            return "depth"
+        for word in KEYWORDS:
+            if gen.compile(model, asked(without(schema, word))).accepts(text):
+                return word
+    except (gen.ConstraintError, TooSlow):
+        return "unknown"
+    return "other"
+
+
+def without(schema: Any, word: str) -> Any:
+    """A schema without a keyword."""
+    if isinstance(schema, list):
+        return [without(one, word) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: without(one, word) for key, one in schema.items() if key != word}
+
+
+def _counted(lines: Sequence[Line]) -> tuple[Counter[str], int, list[float]]:
+    """The instances of accepted schemas, how many valid ones are rejected, and the compile times p50, p95 and max."""
+    taken = [line for line in lines if "refused" not in line]
+    counts = sum((Counter(line["instances"]) for line in taken), Counter[str]())
+    rejected = sum(count for name, count in counts.items() if name.startswith("rejected"))
+    times = np.quantile([line["ms"] for line in taken] or [0.0], (0.5, 0.95, 1), method="lower")
+    return counts, rejected, times.tolist()
+
+
+def row(name: str, lines: Sequence[Line]) -> dict[str, object]:
+    """The row of one engine."""
+    refused = [line["ms"] for line in lines if "refused" in line]
+    counts, rejected, (half, most, slowest) = _counted(lines)
+    reached = len(lines) - len(refused)
+    return {
+        "engine": name,
+        f"of {len(lines)} schemas": f"{reached} ({reached / len(lines):.1%})",
+        "valid rejected": f"{rejected} of {counts['valid']}",
+        "listed only": f"{counts['listed rejected']} of {counts['listed']}",
+        "invalid accepted": f"{counts['accepted']} of {counts['invalid']}",
+        "compile ms p50 / p95 / max": f"{half:.1f} / {most:.0f} / {slowest:.0f}",
+        "slowest refusal ms": f"{max(refused, default=0):.0f}",
+    }
+
+
+def summed(lines: Sequence[Line]) -> dict[str, Any]:
+    """The report of one reading."""
+    taken = [line for line in lines if "refused" not in line]
+    recursive = [line for line in taken if "refers to itself" in line["reason"]]
+    flat, on_device = len(taken) - len(recursive), sum(line["engine"] == "device" for line in taken)
+    counts, rejected, times = _counted(lines)
+    why = (line["refused"].partition(": ")[2] for line in lines if "refused" in line)
+    refused = Counter(one.split(" at ")[0][:60] for one in why)
+    return {
+        "schemas": len(lines),
+        "refused": sum(refused.values()),
+        "refused by cause": dict(refused.most_common(40)),
+        "of those without recursion on the device": f"{on_device} of {flat} ({on_device / max(1, flat):.2%})",
+        "recursive, on the host": len(recursive),
+        "compile ms p50, p95, max": [round(one, 1) for one in times],
+        "valid": counts["valid"],
+        "rejected": rejected,
+        "rejected by cause": {name[10:]: count for name, count in counts.items() if name.startswith("rejected")},
+        "invalid": counts["invalid"],
+        "accepted": counts["accepted"],
+        "accepted in": [line["case"] for line in taken if line["instances"].get("accepted")],
+        "states, median": float(np.median([line["states"] for line in taken if line["states"]] or [0])),
+    }
 
 
 if __name__ == "__main__":

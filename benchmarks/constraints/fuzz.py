@@ -20,11 +20,9 @@ of any type nest deeper on the host, which is counted apart.
 A line of --work is written for each type; a run that is begun again goes on behind those that are there.
 """
 
-import argparse
 import json
 import random
 import re
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -45,7 +43,7 @@ from benchmarks.constraints.random_types import (
     random_value,
     scalars_near,
 )
-from benchmarks.measuring import machine, write_json
+from benchmarks.measuring import publish, read_arguments, work_on
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.constraint import Constraint
 from gen.constraints.host_engine import Grammar
@@ -66,26 +64,12 @@ Line = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=[*KINDS])
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--work", type=Path, required=True, help="a line of JSON for each type")
-    parser.add_argument("--json", type=Path, help="write the report there")
-    arguments = parser.parse_args()
+    given = read_arguments(
+        __doc__, kind_={"choices": [*KINDS]}, count=1000, work=(Path, "a file with a line of JSON for each type")
+    )
     warnings.simplefilter("ignore", FutureWarning)  # Python warns about "[["
-    model = gen.load("demo", device="cpu")
-    one = KINDS[arguments.kind]
-    begun = len(arguments.work.read_text().splitlines()) if arguments.work.exists() else 0
-    with arguments.work.open("a", encoding="utf-8") as work:
-        for number in range(begun, arguments.count):
-            work.write(json.dumps(tried(one, model, number)) + "\n")
-            work.flush()
-            if number % 500 == 0:
-                print(number, file=sys.stderr)
-    report = summed([json.loads(line) for line in arguments.work.read_text(encoding="utf-8").splitlines()])
-    print(json.dumps(report, indent=1))
-    if arguments.json:
-        write_json(arguments.json, {"machine": machine(), **report})
+    one, model = KINDS[given.kind], gen.load("demo", device="cpu")
+    publish(given, **summed(work_on(given.work, range(given.count), lambda number: tried(one, model, number))))
 
 
 def tried(one: Callable[[Model, int], Line], model: Model, number: int) -> Line:
@@ -94,7 +78,7 @@ def tried(one: Callable[[Model, int], Line], model: Model, number: int) -> Line:
         line: Line = within(SECONDS, lambda number: one(model, number), number)
     except (TooSlow, RecursionError) as error:
         line = {"failed": f"{type(error).__name__}: {error}"[:300]}
-    return {"number": number, **line}
+    return line
 
 
 def summed(lines: list[Line]) -> dict[str, Any]:
@@ -105,8 +89,8 @@ def summed(lines: list[Line]) -> dict[str, Any]:
         "types": len(lines),
         "counts": dict(sorted(counts.items())),
         "refused by cause": dict(causes.most_common(40)),
-        "failed": [f"{line['number']}: {line['failed']}" for line in lines if "failed" in line],
-        **{kind: [f"{line.get('number')}: {one}" for line in lines for one in line.get(kind, [])] for kind in TOLD},
+        "failed": [f"{line['case']}: {line['failed']}" for line in lines if "failed" in line],
+        **{kind: [f"{line.get('case')}: {one}" for line in lines for one in line.get(kind, [])] for kind in TOLD},
     }
 
 

@@ -9,23 +9,19 @@ tokens, and that runs between them. Times are CPU times of the thread that calls
 With --model the same type is generated with that model, by gen and, where it is installed, by Outlines.
 """
 
-import argparse
-import json
 import statistics
-import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
-from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from pydantic import BaseModel, Field
 
 import gen
-from benchmarks.measuring import machine, markdown_table, write_json
-from benchmarks.random_model import save_random_model
+from benchmarks.measuring import publish, read_arguments
+from benchmarks.random_model import load_random_model
+from gen.models.base import Model
 from gen.models.checkpoints import DEMO
 from gen.models.transformers.model import TransformersModel
 
@@ -43,105 +39,90 @@ class Person(BaseModel):
 
 
 def main() -> None:
-    arguments = _arguments()
-    torch.set_num_threads(1)
-    report: dict[str, Any] = {"machine": machine(), "rows": [], "end to end": []}
-    for vocab in arguments.vocab:
-        with tempfile.TemporaryDirectory() as folder:
-            save_random_model(Path(folder), vocab)
-            report["rows"].append({"vocabulary": vocab, **_measured(folder, arguments)})
-    if arguments.model:
-        report["end to end"] = _end_to_end(arguments)
-    print(json.dumps(report["machine"]), "\n")
-    for rows in (report["rows"], report["end to end"]):
-        if rows:
-            print(markdown_table(rows), "\n")
-    if arguments.json:
-        write_json(arguments.json, report)
+    given = read_arguments(
+        __doc__,
+        vocab=[49152, 131072],
+        model=(str, "a directory or Hub id, for the end to end case"),
+        batch=8,
+        new_tokens=64,
+        rounds=7,
+    )
+    rows = [{"vocabulary": vocab, **_measured(vocab, given)} for vocab in given.vocab]
+    publish(given, rows=rows, **{"end to end": _end_to_end(given) if given.model else []})
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vocab", type=int, nargs="*", default=[49152, 131072])
-    parser.add_argument("--model", help="a directory or Hub id, for the end to end case")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=Path, help="write the report there")
-    return parser.parse_args()
-
-
-def _timed(call: Callable[..., Any], *arguments: Any, **settings: Any) -> tuple[Any, float]:
+def timed(call: Callable[..., Any], *arguments: Any, **settings: Any) -> tuple[Any, float]:
     """What a call returns, and its seconds."""
     begin = time.thread_time()
     result = call(*arguments, **settings)
     return result, time.thread_time() - begin
 
 
-def _measured(folder: str, arguments: argparse.Namespace) -> dict[str, object]:
+def _measured(vocab: int, given: Namespace) -> dict[str, object]:
     """The row of one small model."""
     tables, first = [], []
     for _ in range(3):
-        model = gen.load(folder, device="cpu")
+        model = load_random_model(vocab)
         gen.generate(model, PROMPT, max_new_tokens=2)
-        tables.append(_timed(gen.compile, model, bool)[1])
-        first.append(_timed(_first_piece, model)[1])
-    ratios, unconstrained = _step(model, arguments)
+        tables.append(timed(gen.compile, model, bool)[1])
+        first.append(timed(_first_piece, model)[1])
+    long = gen.compile(model, gen.json_schema(LONG))
+    ratios, steps, _ = step_ratios(model, long, [PROMPT] * given.batch, given.new_tokens, given.rounds)
     return {
         "tables s": round(statistics.median(tables), 2),
         "first token s": round(statistics.median(first), 3),
-        "batch": arguments.batch,
-        "step without ms": round(unconstrained * 1e3, 2),
+        "batch": given.batch,
+        "step without ms": round(statistics.median(steps) * 1e3, 2),
         "step with / without": round(statistics.median(ratios), 3),
         "fastest, slowest round": f"{min(ratios):.3f}, {max(ratios):.3f}",
     }
 
 
-def _first_piece(model: TransformersModel) -> str:
+def _first_piece(model: Model) -> str:
     return next(iter(gen.stream(model, PROMPT, Person, max_new_tokens=512, seed=0)))
 
 
-def _step(model: TransformersModel, arguments: argparse.Namespace) -> tuple[list[float], float]:
-    """The time of a step with the constraint over one without, for each round; and the seconds of a step without."""
-    prompts = [PROMPT] * arguments.batch
-    long = gen.compile(model, gen.json_schema(LONG))
-    sampler = gen.samplers.multinomial(top_k=50, top_p=0.95)
+def step_ratios(
+    model: Model, kind: Any, prompts: list[str], limit: int, rounds: int, *, warm: int = 3
+) -> tuple[list[float], list[float], int]:
+    """The time of a step with a type over one without, for each round; the seconds of a step without; how many steps.
+
+    A call without a type makes as many tokens, and runs between two with it, since the machine's speed drifts. No step
+    reads drafts: the cost of a plain step is asked.
+
+    Args:
+        warm: rounds before the others, in which steps are recorded, with and without room.
+    """
+    settings: Any = {"sampler": gen.samplers.multinomial(top_k=50, top_p=0.95), "details": True, "speculate": False}
     ratios, steps = [], []
-    for seed in range(arguments.rounds + 3):
-        settings: Any = {"sampler": sampler, "max_new_tokens": arguments.new_tokens, "seed": seed, "speculate": False}
-        typed = partial(_timed, gen.generate, model, prompts, long, shorten=True, details=True, **settings)
-        made, before = typed()
-        longest = max(len(one.token_ids) for one in made)
-        _, without = _timed(gen.generate, model, prompts, **settings | {"max_new_tokens": longest})
-        _, after = typed()  # the machine's speed drifts
-        if seed > 2:  # the first rounds record steps, with and without room
+    for seed in range(rounds + warm):
+        typed = {"max_new_tokens": limit, "seed": seed, "shorten": True, "errors": "return", **settings}
+        made, before = timed(gen.generate, model, prompts, kind, **typed)
+        longest = max(len(getattr(one, "completion", one).token_ids) for one in made)  # errors have what was cut
+        _, without = timed(gen.generate, model, prompts, max_new_tokens=longest, seed=seed, **settings)
+        _, after = timed(gen.generate, model, prompts, kind, **typed)
+        if seed >= warm:
             ratios.append((before + after) / 2 / without)
             steps.append(without / longest)
-    return ratios, statistics.median(steps)
+    return ratios, steps, longest
 
 
-def _end_to_end(arguments: argparse.Namespace) -> list[dict[str, object]]:
+def _end_to_end(given: Namespace) -> list[dict[str, object]]:
     """A type generated with a real model by gen and by Outlines: the first call, and later ones."""
-    model = gen.load(arguments.model, device="cpu", dtype="float32")
-    engines = {"gen": _gen(model, arguments)}
+    model = gen.load(given.model, device="cpu", dtype="float32")
+    engines: dict[str, Callable[[], Callable[[int], list[Any]]]] = {"gen": lambda: _gen(model, given.new_tokens)}
     if find_spec("outlines"):
-        engines["Outlines"] = _outlines(model, arguments)
+        engines["Outlines"] = _outlines(model, given.model, given.new_tokens)
     rows: list[dict[str, object]] = []
     for name, make in engines.items():
-        generate, ready = _timed(make)
-        for batch in (1, arguments.batch):
-            values, cold = _timed(generate, batch)
-            _, warm = _timed(generate, batch)
-            rows.append(
-                {
-                    "engine": name,
-                    "batch": batch,
-                    "ready s": round(ready, 2),
-                    "first call s": round(cold, 2),
-                    "later call s": round(warm, 2),
-                    "whole": f"{sum(map(_is_whole, values))} of {len(values)}",
-                }
-            )
+        generate, ready = timed(make)
+        for batch in (1, given.batch):
+            values, cold = timed(generate, batch)
+            _, warm = timed(generate, batch)
+            seconds = {"ready s": ready, "first call s": cold, "later call s": warm}
+            whole = f"{sum(map(_is_whole, values))} of {len(values)}"
+            told = {column: round(one, 2) for column, one in seconds.items()}
+            rows.append({"engine": name, "batch": batch, **told, "whole": whole})
     return rows
 
 
@@ -152,28 +133,22 @@ def _is_whole(value: object) -> bool:
         return False
 
 
-def _gen(model: TransformersModel, arguments: argparse.Namespace) -> Callable[[], Callable[[int], list[Any]]]:
-    def make() -> Callable[[int], list[Any]]:
-        constraint = gen.compile(model, Person)
-        greedy, most = gen.samplers.greedy(), arguments.new_tokens
-        return lambda batch: gen.generate(
-            model, [PROMPT] * batch, constraint, sampler=greedy, max_new_tokens=most, shorten=True
-        )
-
-    return make
+def _gen(model: Model, most: int) -> Callable[[int], list[Any]]:
+    constraint, greedy = gen.compile(model, Person), gen.samplers.greedy()
+    return lambda batch: gen.generate(
+        model, [PROMPT] * batch, constraint, sampler=greedy, max_new_tokens=most, shorten=True
+    )
 
 
-def _outlines(model: TransformersModel, arguments: argparse.Namespace) -> Callable[[], Callable[[int], list[Any]]]:
+def _outlines(model: TransformersModel, path: str, most: int) -> Callable[[], Callable[[int], list[Any]]]:
     from outlines import Generator, from_transformers
     from transformers import AutoTokenizer
 
-    folder = DEMO if arguments.model == "demo" else arguments.model
-    wrapped = from_transformers(model.hf_model, AutoTokenizer.from_pretrained(folder))
-    settings = {"max_new_tokens": arguments.new_tokens, "do_sample": False}
+    wrapped = from_transformers(model.hf_model, AutoTokenizer.from_pretrained(DEMO if path == "demo" else path))
 
     def make() -> Callable[[int], list[Any]]:
         generator = Generator(wrapped, Person)
-        return lambda batch: list(generator.batch([PROMPT] * batch, **settings))
+        return lambda batch: list(generator.batch([PROMPT] * batch, max_new_tokens=most, do_sample=False))
 
     return make
 

@@ -7,19 +7,16 @@ host engine, whether or not the device could hold texts to it. A walk draws each
 the text has ended. It fails if the engine does, or if no token is allowed where the text cannot end.
 """
 
-import argparse
 import random
-import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import gen
 from benchmarks.constraints.coverage import read_schemas
-from benchmarks.measuring import machine, write_json
-from benchmarks.random_model import save_random_model
+from benchmarks.measuring import publish, read_arguments
+from benchmarks.random_model import load_random_model
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.host_engine import Grammar, problem_of
 from gen.constraints.schema import schema_grammar
@@ -29,59 +26,55 @@ SEED = 20_260
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schemas", type=Path, required=True, help="a file of JSON lines, or MaskBench's folder")
-    parser.add_argument("--each", type=int, default=100, help="how many schemas of each family of a folder")
-    parser.add_argument("--types", type=int, default=600, help="how many types are walked")
-    parser.add_argument("--walks", type=int, default=6, help="of each type")
-    parser.add_argument("--tokens", type=int, default=200, help="of a walk at most")
-    parser.add_argument("--vocab", type=int, default=49152, help="how many made-up words")
-    parser.add_argument("--json", type=Path, help="write the report there")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        save_random_model(Path(folder), arguments.vocab)
-        vocabulary = vocabulary_of(gen.load(folder, device="cpu"))
-    schemas = read_schemas(arguments.schemas, arguments.each)
+    given = read_arguments(
+        __doc__,
+        schemas=({"type": Path, "required": True}, "a file of JSON lines, or MaskBench's folder"),
+        each=(100, "how many schemas of each family of a folder"),
+        types=(600, "how many types are walked"),
+        walks=(6, "of each type"),
+        tokens=(200, "of a walk at most"),
+        vocab=(49152, "how many made-up words"),
+    )
+    vocabulary = vocabulary_of(load_random_model(given.vocab))
+    schemas = [*read_schemas(given.schemas, given.each).items()]
     random.Random(SEED).shuffle(schemas)
     chance = np.random.default_rng(SEED)
     seconds: list[float] = []
     refused: dict[str, str] = {}
     failed: dict[str, str] = {}
     masks = ended = 0
-    for number, one in enumerate(schemas):
-        if len(seconds) == arguments.types:
+    for number, (name, load) in enumerate(schemas):
+        if len(seconds) == given.types:
             break
-        begin = time.process_time()
+        schema, begin = load()["schema"], time.process_time()
         try:
-            lark = schema_grammar(one["schema"], closed=number % 2 == 0, whitespace="line")
+            lark = schema_grammar(schema, closed=number % 2 == 0, whitespace="line")
             grammar = Grammar(lark, vocabulary)
             grammar.try_out()
         except (gen.ConstraintError, Empty, TooLarge, Unsupported) as error:
-            refused[one["name"]] = str(error)
+            refused[name] = str(error)
             continue
         seconds.append(time.process_time() - begin)
-        for _ in range(arguments.walks):
-            token_ids, whole, problem = walk(grammar, chance, arguments.tokens)
+        for _ in range(given.walks):
+            token_ids, whole, problem = walk(grammar, chance, given.tokens)
             masks, ended = masks + len(token_ids), ended + whole
             if problem:
-                failed[one["name"]] = f"after {len(token_ids)} tokens: {problem}"
-    report: dict[str, Any] = {
-        "machine": machine(),
-        "vocabulary": vocabulary.size,
-        "types": len(seconds),
-        "refused": len(refused),
-        "walks": len(seconds) * arguments.walks,
-        "masks": masks,
-        "walks that ended": ended,
-        "types that failed": failed,
-        "compile ms p50 / p95 / max": [round(1e3 * float(one)) for one in np.quantile(seconds, (0.5, 0.95, 1))],
-    }
-    for name, value in report.items():
-        print(f"{name}: {value}")
+                failed[name] = f"after {len(token_ids)} tokens: {problem}"
     for name, why in refused.items():
-        print(f"  refused: {name}: {why[:200]}")
-    if arguments.json:
-        write_json(arguments.json, report)
+        print(f"refused: {name}: {why[:200]}")
+    publish(
+        given,
+        vocabulary=vocabulary.size,
+        types=len(seconds),
+        refused=len(refused),
+        walks=len(seconds) * given.walks,
+        masks=masks,
+        **{
+            "walks that ended": ended,
+            "types that failed": failed,
+            "compile ms p50 / p95 / max": [round(1e3 * float(one)) for one in np.quantile(seconds, (0.5, 0.95, 1))],
+        },
+    )
 
 
 def walk(grammar: Grammar, chance: np.random.Generator, most: int) -> tuple[list[int], bool, str]:

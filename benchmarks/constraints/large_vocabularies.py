@@ -20,15 +20,12 @@ that compile, and do not refer to themselves, are on the device. A device takes 
 vocabulary, and with a larger one where they were more than a third of those that it may have; "counted" says how often.
 """
 
-import argparse
 import base64
 import json
 import random
 import statistics
-import tempfile
 import time
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +33,10 @@ import numpy as np
 import torch
 
 import gen
-from benchmarks.constraints.generation import _timed as timed
+from benchmarks.constraints.generation import step_ratios
 from benchmarks.constraints.random_types import random_pattern, random_schema
-from benchmarks.measuring import machine, markdown_table, write_json
-from benchmarks.random_model import save_random_model
+from benchmarks.measuring import REAL, publish, read_arguments, work_on
+from benchmarks.random_model import load_random_model
 from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.automata.regexes import regex_table
@@ -55,38 +52,32 @@ HERE, FULL, LARGE_AUTOMATON = "on the device", "too many rows", "too large an au
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="+", choices=["large", "steps", "masks", "schemas"])
-    parser.add_argument("--tokens", type=Path, required=True, help="the folder with the packages' files")
-    parser.add_argument("--model", type=Path, default=Path("models/SmolLM2-135M-Instruct"))
-    parser.add_argument("--sizes", type=int, nargs="*", help="only vocabularies of these sizes")
-    parser.add_argument("--types", nargs="+", choices=[*LARGE], default=[*LARGE], help="only steps with these types")
-    parser.add_argument("--rounds", type=int, default=3, help="of steps")
-    parser.add_argument("--maskbench", type=Path, help="MaskBench's folder")
-    parser.add_argument(
-        "--work", type=Path, default=Path("schemas.jsonl"), help="a line of JSON for each of its schemas"
+    given = read_arguments(
+        __doc__,
+        parts_={"nargs": "+", "choices": ["large", "steps", "masks", "schemas"]},
+        tokens=({"type": Path, "required": True}, "the folder with the packages' files"),
+        model=REAL,
+        sizes=([], "only vocabularies of these sizes"),
+        types=({"nargs": "+", "choices": [*LARGE], "default": [*LARGE]}, "only steps with these types"),
+        rounds=(3, "of steps"),
+        maskbench=(Path, "MaskBench's folder"),
+        work=(Path("schemas.jsonl"), "a line of JSON for each of its schemas; a run goes on behind them"),
+        count=(600, "how many of its schemas"),
     )
-    parser.add_argument("--count", type=int, default=600, help="how many of its schemas")
-    parser.add_argument("--json", type=Path, help="write the report there")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    report: dict[str, Any] = {"machine": machine()}
-    known = vocabularies(arguments.tokens, arguments.model, arguments.sizes)
-    if "large" in arguments.parts:
+    known = vocabularies(given.tokens, given.model, given.sizes)
+    report: dict[str, Any] = {}
+    if "large" in given.parts:
         report["large"] = [row for size, one in known.items() for row in large(size, one)]
-    if "steps" in arguments.parts:
-        report["steps"] = [row for size in known for row in steps(size, arguments.types, arguments.rounds)]
-    if "masks" in arguments.parts:
+    if "steps" in given.parts:
+        report["steps"] = [row for size in known for row in steps(size, given.types, given.rounds)]
+    if "masks" in given.parts:
         report["masks"] = [masks(size, one) for size, one in known.items()]
-    if "schemas" in arguments.parts:
-        report["schemas"] = schemas(known, arguments.maskbench, arguments.count, arguments.work)
-    for part in arguments.parts:
-        print(markdown_table(report[part]), "\n")
-    if arguments.json:
-        write_json(arguments.json, report)
+    if "schemas" in given.parts:
+        report["schemas"] = schemas(known, given.maskbench, given.count, given.work)
+    publish(given, **report)
 
 
-def vocabularies(folder: Path, model: Path, sizes: list[int] | None) -> dict[int, Vocabulary]:
+def vocabularies(folder: Path, model: Path, sizes: list[int]) -> dict[int, Vocabulary]:
     """The vocabularies by their sizes, the smallest first; tokens without a text fill what is left of a size."""
     from transformers import AutoTokenizer
 
@@ -153,25 +144,12 @@ def large(size: int, vocabulary: Vocabulary) -> list[dict[str, Any]]:
 
 def steps(size: int, types: list[str], rounds: int) -> list[dict[str, Any]]:
     """A row for each large type: a step with it, by one without."""
-    with tempfile.TemporaryDirectory() as folder:
-        save_random_model(Path(folder), size)
-        model = gen.load(folder, device="cpu")
-    rows = []
+    model, rows = load_random_model(size), []
     for name in types:
         kind = gen.compile(model, gen.json_schema(LARGE[name]))
-        prompts, most = ["Write:\n"] * 8, (kind.least_tokens or 0) + 60
-        settings: Any = {"sampler": gen.samplers.multinomial(top_k=50, top_p=0.95), "speculate": False, "details": True}
-        typed = partial(timed, gen.generate, model, prompts, kind, max_new_tokens=most, shorten=True, **settings)
-        plain = partial(timed, gen.generate, model, prompts, **settings)
-        ratios = []
-        for seed in range(rounds + 1):
-            made, before = typed(seed=seed)
-            longest = max(len(one.token_ids) for one in made)
-            _, without = plain(max_new_tokens=longest, seed=seed)
-            if seed:  # the first calls record steps
-                _, after = typed(seed=seed)
-                ratios.append((before + after) / 2 / without)
-        row = {"vocabulary": size, "type": name, "engine": kind.engine, "tokens": longest, "rounds": rounds}
+        limit = (kind.least_tokens or 0) + 60
+        ratios, _, tokens = step_ratios(model, kind, ["Write:\n"] * 8, limit, rounds, warm=1)
+        row = {"vocabulary": size, "type": name, "engine": kind.engine, "tokens": tokens, "rounds": rounds}
         rows.append(row | {"step with / without": round(statistics.median(ratios), 3)})
         print(rows[-1], flush=True)
     return rows
@@ -210,23 +188,22 @@ def _table(chance: random.Random) -> Table | None:
 
 
 def schemas(known: dict[int, Vocabulary], folder: Path, count: int, work: Path) -> list[dict[str, Any]]:
-    """For each vocabulary and reading, how many schemas are on the device; a run goes on behind the lines of `work`."""
+    """For each vocabulary and reading, how many schemas are on the device."""
     chosen = random.Random(1).sample(sorted(folder.glob("*.json")), count)
-    done = len(work.read_text().splitlines()) if work.exists() else 0
-    with work.open("a", encoding="utf-8") as file:
-        for one in chosen[done:]:
-            schema = json.loads(one.read_text(encoding="utf-8"))["schema"]
-            file.write(json.dumps([_engines(schema, known, closed) for closed in (False, True)]) + "\n")
-            file.flush()
-    lines = [json.loads(line) for line in work.read_text().splitlines()]
+
+    def find(name: str) -> dict[str, Any]:
+        schema = json.loads((folder / name).read_text(encoding="utf-8"))["schema"]
+        return {reading: _engines(schema, known, reading == "closed") for reading in ("open", "closed")}
+
+    lines = work_on(work, [file.name for file in chosen], find)
     rows: list[dict[str, Any]] = []
     for size in known:
-        for closed in (False, True):
-            counts = Counter(line[closed][str(size)][0] for line in lines)
+        for reading in ("open", "closed"):
+            counts = Counter(line[reading][str(size)][0] for line in lines)
             flat = counts[HERE] + counts[FULL] + counts[LARGE_AUTOMATON]
-            row = {"vocabulary": size, "reading": "closed" if closed else "open", "schemas": len(lines)}
+            row = {"vocabulary": size, "reading": reading, "schemas": len(lines)}
             row |= {kind: counts[kind] for kind in (HERE, FULL, LARGE_AUTOMATON, "refers to itself", "refused")}
-            row["counted"] = sum(line[closed][str(size)][1] for line in lines)
+            row["counted"] = sum(line[reading][str(size)][1] for line in lines)
             rows.append(row | {"of those without recursion": f"{counts[HERE] / max(1, flat):.2%}"})
     return rows
 

@@ -1,17 +1,14 @@
 """Whether a limit changes a value in silence: texts of many types and samplers under different limits are compared.
 
-    python -m benchmarks.constraints.limits --cases 1000
-
 A case is a type, a sampler, a seed and a prompt. Its text is made with limits from the least possible up, in one batch
 and alone. A text whose finish_reason is not "length" must equal that of every larger limit, token by token; "told"
 counts the other texts, which the limit has changed or cut. Every text of the device engine must be whole.
 """
 
-import argparse
-import json
 import random
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -20,7 +17,6 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 import gen
-from benchmarks.measuring import machine
 from gen.models.base import Model
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.samplers.base import Sampled
@@ -81,19 +77,10 @@ SAMPLERS: dict[str, Sampler] = {
 PROMPTS = ["Ada", "x", "The total is ", "12"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--cases", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    model = gen.load(arguments.model, device="cpu")
-    counts: Counter[str] = Counter()
-    for number in range(arguments.cases):
-        counts += checked(model, arguments.seed + number)
-    print(json.dumps(machine()))
-    print(json.dumps(dict(counts)))
+def checker(given: Namespace) -> Callable[[int], tuple[Counter[str], list[str]]]:
+    """The demo model, or the given one."""
+    model = gen.load(given.model or "demo", device="cpu")
+    return lambda number: (checked(model, number), [])
 
 
 def checked(model: Model, number: int) -> Counter[str]:
@@ -153,7 +140,3 @@ def _bare(one: gen.Completion | Exception) -> gen.Completion:
         one = one.completion
     assert isinstance(one, gen.Completion), one
     return replace(one, logprobs=[], score=0.0)
-
-
-if __name__ == "__main__":
-    main()

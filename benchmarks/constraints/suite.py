@@ -9,9 +9,7 @@ value in one way only. A keyword's file is "required" unless the suite has it in
 which expects formats to be only annotations, is "remarks": gen holds texts to formats, as the specification allows.
 """
 
-import argparse
 import json
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from itertools import islice, permutations, product
@@ -20,8 +18,8 @@ from typing import Any
 
 import gen
 from benchmarks.constraints.engines import TooSlow, within
-from benchmarks.measuring import machine, markdown_table, write_json
-from benchmarks.random_model import save_random_model
+from benchmarks.measuring import publish, read_arguments
+from benchmarks.random_model import load_random_model
 from gen.models.base import Model
 
 DRAFTS = {
@@ -34,26 +32,16 @@ _ORDERS = 200  # of one instance
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the folder that contains tests, or json/tests")
-    parser.add_argument("--wrong", action="store_true", help="name the instances that are wrong, and what is refused")
-    parser.add_argument("--json", type=Path, help="write the report there")
-    arguments = parser.parse_args()
-    model = small_model()
-    rows, wrong = run(arguments.folder, model)
+    given = read_arguments(
+        __doc__,
+        folder_=({"type": Path}, "the folder that contains tests, or json/tests"),
+        wrong=(False, "name the instances that are wrong, and what is refused"),
+    )
+    rows, wrong = run(given.folder, load_random_model(300))  # what is accepted does not depend on the vocabulary
+    if given.wrong:
+        print(*wrong, sep="\n")
     total = [_sum(rows, draft, kind) for draft in DRAFTS for kind in KINDS]
-    print(markdown_table([asdict(row) for row in [*rows, *total]]))
-    if arguments.wrong:
-        print("\n", *wrong, sep="\n")
-    if arguments.json:
-        write_json(arguments.json, {"machine": machine(), "rows": [asdict(row) for row in [*total, *rows]]})
-
-
-def small_model() -> Model:
-    """A model with few tokens: what a constraint accepts does not depend on the vocabulary."""
-    with tempfile.TemporaryDirectory() as folder:
-        save_random_model(Path(folder), 300)
-        return gen.load(folder, device="cpu")
+    publish(given, rows=[asdict(row) for row in [*total, *rows]])
 
 
 @dataclass

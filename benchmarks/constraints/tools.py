@@ -11,19 +11,13 @@ the same with a limit that leaves a tool call hardly more tokens than it needs, 
 them.
 """
 
-import argparse
-import json
 import statistics
-import tempfile
-from pathlib import Path
 from typing import Any
 
-import torch
-
 import gen
-from benchmarks.constraints.generation import _timed as timed
-from benchmarks.measuring import machine, markdown_table, write_json
-from benchmarks.random_model import save_random_model
+from benchmarks.constraints.generation import step_ratios, timed
+from benchmarks.measuring import publish, read_arguments
+from benchmarks.random_model import load_random_model
 from gen.models.base import Model
 
 SMALL = {
@@ -47,34 +41,26 @@ LARGE = {
 
 
 def main() -> None:
-    arguments = _arguments()
-    torch.set_num_threads(1)
-    report: dict[str, Any] = {"machine": machine(), "rows": []}
-    for vocab in arguments.vocab:
-        with tempfile.TemporaryDirectory() as folder:
-            save_random_model(Path(folder), vocab)
-            model = gen.load(folder, device="cpu")
+    given = read_arguments(
+        __doc__,
+        vocab=[49152],
+        batch=8,
+        new_tokens=512,
+        near=(128, 'the limit of new tokens for "near"'),
+        rounds=7,
+    )
+    rows = []
+    for vocab in given.vocab:
+        model = load_random_model(vocab)
         gen.compile(model, bool)  # makes the tables of the vocabulary
         for name, properties in (("small", SMALL), ("large", LARGE)):
-            row = {"vocabulary": vocab, "tools": name, **_compiled(model, properties, arguments.rounds)}
-            report["rows"].append(row)
-            for column, limit in (("step with / without", arguments.new_tokens), ("near", arguments.near)):
-                row[column] = round(statistics.median(_steps(model, properties, arguments, limit)), 3)
-    print(json.dumps(report["machine"]), "\n")
-    print(markdown_table(report["rows"]))
-    if arguments.json:
-        write_json(arguments.json, report)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vocab", type=int, nargs="*", default=[49152])
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--new-tokens", type=int, default=512)
-    parser.add_argument("--near", type=int, default=128, help='the limit of new tokens for "near"')
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=Path, help="write the report there")
-    return parser.parse_args()
+            row = {"vocabulary": vocab, "tools": name, **_compiled(model, properties, given.rounds)}
+            kind = gen.compile(model, gen.tool_calls(tools(properties, 30), choice="required"))
+            for column, limit in (("step with / without", given.new_tokens), ("near", given.near)):
+                ratios, *_ = step_ratios(model, kind, ["Call a tool.\n"] * given.batch, limit, given.rounds)
+                row[column] = round(statistics.median(ratios), 3)
+            rows.append(row)
+    publish(given, rows=rows)
 
 
 def tools(properties: dict[str, Any], number: int, first: int = 0) -> list[dict[str, Any]]:
@@ -99,34 +85,6 @@ def _compiled(model: Model, properties: dict[str, Any], rounds: int) -> dict[str
         "compile s": round(statistics.median(seconds), 3),
         "slowest s": round(max(seconds), 3),
     }
-
-
-def _steps(model: Model, properties: dict[str, Any], arguments: argparse.Namespace, limit: int) -> list[float]:
-    """The time of a step with the type over one without, for each round."""
-    kind = gen.compile(model, gen.tool_calls(tools(properties, 30), choice="required"))
-    prompts = ["Call a tool.\n"] * arguments.batch
-    sampler = gen.samplers.multinomial(top_k=50, top_p=0.95)
-    ratios = []
-    for seed in range(arguments.rounds + 3):
-        made, with_it = timed(_completions, model, prompts, kind, sampler, limit, seed)
-        longest = max(len(one.token_ids) for one in made)
-        _, without = timed(_completions, model, prompts, None, sampler, longest, seed)
-        _, with_it_again = timed(_completions, model, prompts, kind, sampler, limit, seed)
-        if seed > 2:  # the first rounds record steps
-            ratios.append((with_it + with_it_again) / 2 / without)
-    return ratios
-
-
-def _completions(model: Model, prompts: list[str], kind: Any, sampler: Any, limit: int, seed: int) -> list[Any]:
-    """Completions, also those that the limit has changed. No step reads drafts, since the cost of a plain step is
-    asked."""
-    settings: Any = {"sampler": sampler, "max_new_tokens": limit, "seed": seed, "details": True, "speculate": False}
-    try:
-        return [*gen.generate(model, prompts, kind, **settings)]
-    except gen.IncompleteError as error:
-        return [error.completion]
-    except gen.BatchError as error:
-        return [getattr(one, "completion", one) for one in error.results]
 
 
 if __name__ == "__main__":
