@@ -6,19 +6,17 @@ Each prompt has a limit of its own, of 8 to 320 new tokens. A round runs both; t
 one thread. A worker's start, which imports torch and loads the model, is reported separately.
 """
 
-import argparse
 import json
 import os
 import random
 import tempfile
-import time
+from argparse import Namespace
 from pathlib import Path
+from time import process_time
 from typing import Any
 
-import torch
-
 import gen
-from benchmarks.measuring import machine, markdown_table, ratio, spread, write_json
+from benchmarks.measuring import interleave, publish, ratio, read_arguments, spread
 from gen.calls.reading import read_call
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
@@ -33,14 +31,7 @@ SEED = 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1000)
-    parser.add_argument("--at-once", type=int, nargs="+", default=[64, 16])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--json", type=Path, help="write the report there")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    given = read_arguments(__doc__, rows=1000, at_once=[64, 16], rounds=3, model="demo")
     os.environ["OMP_NUM_THREADS"] = "1"  # of the workers
     draw = random.Random(1)
     rows: list[dict[str, Any]] = [
@@ -49,37 +40,30 @@ def main() -> None:
             "prompt": [draw.randrange(10, 1000) for _ in range(draw.randint(2, 60))],
             "max_new_tokens": int(SHORTEST * (LONGEST / SHORTEST) ** draw.random()),
         }
-        for number in range(arguments.rows)
+        for number in range(given.rows)
     ]
-    measured = [_measured(rows, at_once, arguments) for at_once in arguments.at_once]
-    print(json.dumps(machine()), "\n")
-    print(markdown_table(measured))
-    if arguments.json:
-        write_json(arguments.json, {"machine": machine(), "rows": measured})
+    publish(given, rows=[_measured(rows, at_once, given) for at_once in given.at_once])
 
 
-def _measured(rows: list[dict[str, Any]], at_once: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def _measured(rows: list[dict[str, Any]], at_once: int, given: Namespace) -> dict[str, Any]:
     """Measure both with so many rows at once."""
     with tempfile.TemporaryDirectory() as name:
         folder, source = Path(name) / "out", Path(name) / "rows.jsonl"
         source.write_text("".join(json.dumps(row) + "\n" for row in rows))
         settings: Any = {"batch_size": at_once, "seed": SEED, "eos_token_id": [], "devices": "cpu", "progress": False}
-        gen.run_batch(source, folder, model=arguments.model, **settings)
+        gen.run_batch(source, folder, model=given.model, **settings)
         manifest, digest = read_manifest(folder)
-        begin = time.process_time()
+        begin = process_time()
         worker = Worker(manifest.settings, "cpu", threads=1)
-        loading = time.process_time() - begin
-        model = gen.load(arguments.model, device="cpu")
-        times: dict[str, list[float]] = {"call": [], "job": []}
-        for _ in range(arguments.rounds):
-            begin = time.process_time()
-            _one_call(model, rows, at_once)
-            times["call"].append(time.process_time() - begin)
+        loading, model = process_time() - begin, gen.load(given.model, device="cpu")
+
+        def job() -> None:
             vars(worker)["_model"].idle.take()  # as after its start
-            begin = time.process_time()
             for number in range(len(manifest.parts)):
                 worker.run(folder, digest, number)
-            times["job"].append(time.process_time() - begin)
+
+        cases = {"call": lambda: _one_call(model, rows, at_once), "job": job}
+        times = interleave(cases, given.rounds, clock=process_time, warm=0)
     return {
         "rows": len(rows),
         "at once": at_once,

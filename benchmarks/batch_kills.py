@@ -11,7 +11,6 @@ code, pipes and deaths are the same as with the command. With `--start command` 
 With `--executor ray` the workers are actors of a cluster of two nodes with a CPU each.
 """
 
-import argparse
 import json
 import os
 import random
@@ -27,7 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks.measuring import machine, write_json
+from benchmarks.measuring import publish, read_arguments
+from tests.helpers import forked
 
 ROWS, ROWS_AT_ONCE, ROWS_A_SHARD = 48, 2, 4
 KILLS = ("worker", "worker", "driver")  # in each run
@@ -49,9 +49,8 @@ class Forked:
         if pipes:
             (asked, to), (back, answers) = os.pipe(), os.pipe()
             theirs, self.stdin, self.stdout = [asked, answers], open(to, "w"), open(back)  # noqa: SIM115
-        self.pid = os.fork()
-        if not self.pid:
-            _run_forked(run, theirs)
+        fork = forked.Forked(run, prepare=lambda: os.closerange(3, 1024), stdin=theirs[0], stdout=theirs[1])
+        self.pid = fork.pid
         for descriptor in set(theirs):
             os.close(descriptor)
 
@@ -70,23 +69,6 @@ class Forked:
             pid, status = os.waitpid(self.pid, options)
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
-
-
-def _run_forked(run: Callable[[], object], ends: Sequence[int]) -> None:
-    """In the child, run a function with these file descriptors for stdin and stdout, and end."""
-    code = 1
-    try:
-        for number, given in enumerate([*ends, os.open(os.devnull, os.O_WRONLY)]):
-            os.dup2(given, number)
-        os.closerange(3, 1024)
-        streams = [open(number, mode, closefd=False) for number, mode in enumerate("rww")]  # noqa: SIM115
-        sys.stdin, sys.stdout, sys.stderr = streams
-        run()
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 0
-    finally:
-        os._exit(code)
 
 
 @dataclass
@@ -172,40 +154,38 @@ def parts(folder: Path) -> dict[str, bytes]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--executor", choices=_WORKER, default="local")
-    parser.add_argument("--start", choices=["fork", "command"], default="fork")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write the report there")
-    arguments = parser.parse_args()
+    given = read_arguments(
+        __doc__,
+        runs=100,
+        executor={"choices": [*_WORKER], "default": "local"},
+        start={"choices": ["fork", "command"], "default": "fork"},
+        seed=1,
+    )
     os.environ["OMP_NUM_THREADS"] = "1"
-    forks = arguments.executor == "local" and arguments.start == "fork"
+    forks = given.executor == "local" and given.start == "fork"
     if forks:
         _import_all()
     options = ["--devices", "cpu,cpu"]
-    if arguments.executor == "ray":
+    if given.executor == "ray":
         options = ["--executor", "ray", "--ray-address", _cluster()]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rows = [{"prompt": f"Once upon a time {number}", "max_new_tokens": 4 + number} for number in range(ROWS)]
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        kills = Kills(folder, arguments.executor, options, forks, random.Random(arguments.seed))
+        kills = Kills(folder, given.executor, options, forks, random.Random(given.seed))
         assert kills.begin("quiet", ["--devices", "cpu"]).wait() == 0
         expected = parts(folder / "quiet")
         begin = time.monotonic()
         assert kills.begin("timed", options).wait() == 0
         seconds = time.monotonic() - begin
-        for number in range(arguments.runs):
+        for number in range(given.runs):
             out = folder / f"out{number}"
             kills.disturb(out.name, seconds)
             assert parts(out) == expected, f"run {number} has other parts"
             print(f"run {number + 1}: {len(expected)} parts are equal; so far {dict(kills.killed)} killed", flush=True)
-    if arguments.json:
-        equal = {"runs": arguments.runs, "runs with equal parts": arguments.runs, "parts of a run": len(expected)}
-        started = "fork" if forks else "command"
-        report = {"executor": arguments.executor, "start": started, **equal, "killed": dict(kills.killed)}
-        write_json(arguments.json, {"machine": machine(), **report})
+    equal = {"runs": given.runs, "runs with equal parts": given.runs, "parts of a run": len(expected)}
+    started = "fork" if forks else "command"
+    publish(given, executor=given.executor, start=started, **equal, killed=dict(kills.killed))
 
 
 def _import_all() -> None:

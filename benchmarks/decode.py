@@ -21,30 +21,18 @@ which gen has loaded the model and both programs are imported.
                 also compared with ones without it
 """
 
-import json
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import gen
 from benchmarks.context import WARM, engine_steps, filled_model, our_steps, their_steps
-from benchmarks.measuring import (
-    REAL,
-    clock_for,
-    interleave,
-    machine,
-    markdown_table,
-    read_arguments,
-    spread,
-    write_json,
-)
+from benchmarks.measuring import REAL, clock_for, described, interleave, publish, read_arguments, spread
 from benchmarks.programs import Program, bare, ours, some_prompts, theirs
 from benchmarks.random_model import random_model
 from gen.models.transformers.model import TransformersModel
@@ -57,44 +45,24 @@ OURS: dict[str, Sampler] = {"sampled": gen.samplers.multinomial(), "greedy": gen
 THEIRS: dict[str, dict[str, Any]] = {"sampled": {"do_sample": True, "top_k": 0}, "greedy": {"do_sample": False}}
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The time of one of gen's cases and of its peer; `step` and `peer_step` are in microseconds."""
-
-    question: str
-    batch: int
-    case: str
-    peer: str
-    goal: float
-    measured: float
-    lowest: float
-    highest: float
-    step: float
-    peer_step: float
-
-    @property
-    def met(self) -> bool:
-        return self.measured <= self.goal
-
-
-def measure(given: Namespace, cases: dict[str, Program]) -> dict[str, list[float]]:
-    return interleave(cases, given.rounds, clock=clock_for(given.device, given.threads))
+Goal = tuple[str, str, float]
+"""A case, its peer, and the ratio of their times at most."""
+Answer = dict[str, Any]
 
 
 def ask_demo(given: Namespace) -> Iterator[Answer]:
-    model = _demo(given)
-    for batch in given.batch:
-        prompts, tokens = some_prompts(batch), given.new_tokens
-        cases = {f"gen {name}": ours(model, prompts, sampler, tokens) for name, sampler in OURS.items()}
-        cases |= {f"transformers {name}": theirs(model, prompts, tokens, **how) for name, how in THEIRS.items()}
-        seconds = measure(given, cases | {"bare": bare(model, prompts, tokens)})
-        for name, goal in (("sampled", 0.85), ("greedy", 1.0)):
-            yield _answer("demo", batch, f"gen {name}", f"transformers {name}", goal, seconds, tokens)
-            yield _answer("demo", batch, f"gen {name}", "bare", 1.15, seconds, tokens)
+    goals = [
+        ("gen sampled", "transformers sampled", 0.85),
+        ("gen sampled", "bare", 1.15),
+        ("gen greedy", "transformers greedy", 1.0),
+        ("gen greedy", "bare", 1.15),
+    ]
+    return compared(given, "demo", _demo(given), given.batch, given.new_tokens, goals)
 
 
 def ask_long(given: Namespace) -> Iterator[Answer]:
-    yield from _against_transformers("long", _demo(given), given, [1, 8], LONG, ["sampled", "greedy"], 0.8)
+    goals = [(f"gen {name}", f"transformers {name}", 0.8) for name in OURS]
+    return compared(given, "long", _demo(given), [1, 8], LONG, goals)
 
 
 def ask_limit(given: Namespace) -> Iterator[Answer]:
@@ -111,70 +79,79 @@ def ask_limit(given: Namespace) -> Iterator[Answer]:
             "gen greedy": ours(model, prompts, OURS["greedy"], limit, **ends),
             "transformers greedy": theirs(model, prompts, limit, **THEIRS["greedy"], **ends),
         }
-        yield _answer("limit", batch, "gen greedy", "transformers greedy", 1.0, measure(given, cases), made)
+        yield _answer("limit", batch, ("gen greedy", "transformers greedy", 1.0), measure(given, cases), made)
 
 
 def ask_vocabulary(given: Namespace) -> Iterator[Answer]:
+    goals = [("gen sampled", "bare", 1.15), ("gen sampled", "transformers sampled", 0.85)]
     model = random_model(49_152, device=given.device)
-    for batch in given.batch:
-        prompts, tokens = some_prompts(batch), given.new_tokens
-        cases = {
-            "gen sampled": ours(model, prompts, OURS["sampled"], tokens),
-            "transformers sampled": theirs(model, prompts, tokens, **THEIRS["sampled"]),
-            "bare": bare(model, prompts, tokens),
-        }
-        seconds = measure(given, cases)
-        yield _answer("vocabulary", batch, "gen sampled", "bare", 1.15, seconds, tokens)
-        yield _answer("vocabulary", batch, "gen sampled", "transformers sampled", 0.85, seconds, tokens)
+    return compared(given, "vocabulary", model, given.batch, given.new_tokens, goals)
 
 
 def ask_real(given: Namespace) -> Iterator[Answer]:
-    yield from _against_transformers("real", _real(given), given, [1, 8], given.new_tokens, ["greedy"], 0.97)
+    goals = [("gen greedy", "transformers greedy", 0.97)]
+    return compared(given, "real", _real(given), [1, 8], given.new_tokens, goals)
+
+
+def ask_exact(given: Namespace) -> Iterator[Answer]:
+    model = _real(given)
+    for batch, goal in ((1, 1.7), (8, 1.05)):
+        goals = [("gen greedy, exact", "gen greedy", goal)]
+        yield from compared(given, "exact", model, [batch], given.new_tokens, goals, speculate=False)
+
+
+def compared(
+    given: Namespace,
+    question: str,
+    model: TransformersModel,
+    batches: Sequence[int],
+    tokens: int,
+    goals: Sequence[Goal],
+    **how: Any,
+) -> Iterator[Answer]:
+    """Answers for each number of texts: all cases of the goals take turns. `how` is of gen's calls."""
+    for batch in batches:
+        names, prompts = {name: None for *pair, _ in goals for name in pair}, some_prompts(batch)
+        seconds = measure(given, {name: _program(model, prompts, tokens, name, **how) for name in names})
+        for goal in goals:
+            yield _answer(question, batch, goal, seconds, tokens)
+
+
+def measure(given: Namespace, cases: dict[str, Program]) -> dict[str, list[float]]:
+    return interleave(cases, given.rounds, clock=clock_for(given.device, given.threads))
+
+
+def _program(model: TransformersModel, prompts: list[str], tokens: int, case: str, **how: Any) -> Program:
+    """What runs a case by its name, such as "gen greedy, exact"."""
+    if case == "bare":
+        return bare(model, prompts, tokens)
+    program, name = case.removesuffix(", exact").split()
+    if program == "transformers":
+        return theirs(model, prompts, tokens, **THEIRS[name])
+    return ours(model, prompts, OURS[name], tokens, exact=case.endswith("exact"), **how)
 
 
 def ask_first(given: Namespace) -> Iterator[Answer]:
     for batch in (1, 8):
         for name in OURS:
-            cases = {f"{program} {name}": _first(program, name, batch, given) for program in ("gen", "transformers")}
-            seconds: dict[str, list[float]] = {case: [] for case in cases}
+            seconds: dict[str, list[float]] = {f"{program} {name}": [] for program in ("gen", "transformers")}
             for _ in range(given.rounds):
-                for case, run in cases.items():
-                    seconds[case].append(run())
-            yield _answer("first", batch, f"gen {name}", f"transformers {name}", 1.15, seconds, given.new_tokens)
+                for case, taken in seconds.items():
+                    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                        taken.append(pool.submit(first_call, case, batch, given).result())
+            yield _answer("first", batch, (*seconds, 1.15), seconds, given.new_tokens)  # type: ignore[arg-type]
 
 
-def _first(program: str, name: str, batch: int, given: Namespace) -> Callable[[], float]:
-    """Measures a first call, each time in a process of its own."""
-
-    def run() -> float:
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            return pool.submit(first_call, program, name, batch, given).result()
-
-    return run
-
-
-def first_call(program: str, name: str, batch: int, given: Namespace) -> float:
+def first_call(case: str, batch: int, given: Namespace) -> float:
     """Seconds of this process's first call, after the model is loaded."""
     torch.set_num_threads(given.threads)
-    model, prompts, clock = _demo(given), some_prompts(batch), clock_for(given.device, given.threads)
-    if program == "gen":
-        run = ours(model, prompts, OURS[name], given.new_tokens)
-    else:
-        run = theirs(model, prompts, given.new_tokens, **THEIRS[name])
+    run, clock = (
+        _program(_demo(given), some_prompts(batch), given.new_tokens, case),
+        clock_for(given.device, given.threads),
+    )
     begin = clock()
     run()
     return clock() - begin
-
-
-def ask_exact(given: Namespace) -> Iterator[Answer]:
-    model, tokens = _real(given), given.new_tokens
-    for batch, goal in ((1, 1.7), (8, 1.05)):
-        prompts = some_prompts(batch)
-        cases = {
-            name: ours(model, prompts, OURS["greedy"], tokens, exact=exact, speculate=False)
-            for name, exact in (("gen greedy, exact", True), ("gen greedy", False))
-        }
-        yield _answer("exact", batch, "gen greedy, exact", "gen greedy", goal, measure(given, cases), tokens)
 
 
 def ask_context(given: Namespace) -> Iterator[Answer]:
@@ -187,27 +164,21 @@ def ask_context(given: Namespace) -> Iterator[Answer]:
     ):
         with our_steps(model, lengths, STEPS) as (run, rows):
             theirs = their_steps(model, rows, [length + WARM for length in lengths], STEPS)
-            yield _answer(
-                "context",
-                len(lengths),
-                case,
-                "transformers",
-                goal,
-                measure(given, {case: run, "transformers": theirs}),
-                STEPS,
-            )
+            seconds = measure(given, {case: run, "transformers": theirs})
+            yield _answer("context", len(lengths), (case, "transformers", goal), seconds, STEPS)
         del run, rows, theirs
         model.release()
     ragged, even = f"gen 15 of {FEW}, one of {MORE}", f"gen 16 of {FEW}"
     lengths = [MORE] + [FEW] * 15
     with our_steps(model, [FEW] * 16, STEPS) as (short, _), our_steps(model, lengths, STEPS) as (long, _):
-        yield _answer("context", 16, ragged, even, 2.0, measure(given, {ragged: long, even: short}), STEPS)
+        seconds = measure(given, {ragged: long, even: short})
+        yield _answer("context", 16, (ragged, even, 2.0), seconds, STEPS)
     model.release()
     seconds = {
         f"{case}, engine": engine_steps(model, each, STEPS, given.rounds)
         for case, each in ((ragged, lengths), (even, [FEW] * 16))
     }
-    yield _answer("context", 16, f"{ragged}, engine", f"{even}, engine", 2.0, seconds, STEPS)
+    yield _answer("context", 16, (f"{ragged}, engine", f"{even}, engine", 2.0), seconds, STEPS)
 
 
 QUESTIONS: dict[str, Callable[[Namespace], Iterator[Answer]]] = {
@@ -236,32 +207,15 @@ def _demo(given: Namespace) -> TransformersModel:
     return model
 
 
-def _against_transformers(
-    question: str,
-    model: TransformersModel,
-    given: Namespace,
-    sizes: Sequence[int],
-    tokens: int,
-    names: Sequence[str],
-    goal: float,
-) -> Iterator[Answer]:
-    for batch in sizes:
-        prompts = some_prompts(batch)
-        for name in names:
-            cases = {
-                f"gen {name}": ours(model, prompts, OURS[name], tokens),
-                f"transformers {name}": theirs(model, prompts, tokens, **THEIRS[name]),
-            }
-            seconds = measure(given, cases)
-            yield _answer(question, batch, f"gen {name}", f"transformers {name}", goal, seconds, tokens)
-
-
-def _answer(
-    question: str, batch: int, case: str, peer: str, goal: float, seconds: dict[str, list[float]], tokens: int
-) -> Answer:
+def _answer(question: str, batch: int, goal: Goal, seconds: dict[str, list[float]], tokens: int) -> Answer:
+    """The time of one of gen's cases by that of its peer; steps are in microseconds."""
+    case, peer, most = goal
     ratios = spread([mine / other for mine, other in zip(seconds[case], seconds[peer], strict=True)])
-    step, peer_step = (1e6 * spread(seconds[name]).median / tokens for name in (case, peer))
-    return Answer(question, batch, case, peer, goal, ratios.median, ratios.fastest, ratios.slowest, step, peer_step)
+    step, peer_step = (round(1e6 * spread(seconds[name]).median / tokens) for name in (case, peer))
+    names = {"question": question, "batch": batch, "case": case, "peer": peer, "goal": most}
+    found = {"measured": ratios.median, "lowest": ratios.fastest, "highest": ratios.slowest}
+    shown = {name: round(value, 3) for name, value in found.items()}
+    return {**names, **shown, "step": step, "peer_step": peer_step, "met": ratios.median <= most}
 
 
 def main() -> None:
@@ -279,46 +233,10 @@ def main() -> None:
     for question in given.questions:
         for answer in QUESTIONS[question](given):
             answers.append(answer)
-            print(_row(answer), flush=True)
-    print(f"\n{markdown_table([_row(answer) for answer in answers])}\n")
-    missed = [answer for answer in answers if not answer.met]
-    print(f"{len(answers) - len(missed)} of {len(answers)} goals met")
-    if given.json:
-        write_report(given.json, answers, given)
-
-
-def write_report(path: Path, answers: Sequence[Answer], given: Namespace) -> None:
-    """Write the answers. Those to other questions stay in the file if they are of the same machine and versions."""
+            print(answer, flush=True)
     load = round(os.getloadavg()[0], 1)  # how many programs, these included, wanted a core in the last minute
-    how = {"rounds": given.rounds, "new_tokens": given.new_tokens, "device": given.device, "load": load}
-    found = [{name: _rounded(value) for name, value in asdict(answer).items()} for answer in answers]
-    rows: list[dict[str, Any]] = [row | {"met": answer.met} | how for row, answer in zip(found, answers, strict=True)]
-    here, before = machine(), json.loads(path.read_text()) if path.exists() else {}
-    others = before.get("answers", []) if before.get("machine") == here else []
-    asked = [answer.question for answer in answers]
-    rows += [row for row in others if row["question"] not in asked]
-    rows.sort(key=lambda row: list(QUESTIONS).index(row["question"]))
-    write_json(path, {"machine": here, "answers": rows})
-
-
-def _rounded(value: object) -> object:
-    return round(value, 3) if isinstance(value, float) else value
-
-
-def _row(answer: Answer) -> dict[str, object]:
-    return {
-        "question": answer.question,
-        "batch": answer.batch,
-        "time of": answer.case,
-        "against": answer.peer,
-        "goal": answer.goal,
-        "measured": round(answer.measured, 3),
-        "from": round(answer.lowest, 3),
-        "to": round(answer.highest, 3),
-        "us a step": round(answer.step),
-        "peer's": round(answer.peer_step),
-        "met": "yes" if answer.met else "no",
-    }
+    publish(given, arguments=described(given), load=load, answers=answers)
+    print(f"{sum(answer['met'] for answer in answers)} of {len(answers)} goals met")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ numbers on the CPU and `out=` on a GPU, and a TensorIterator takes at most one o
 others are listed, to be looked at.
 """
 
-import argparse
 import logging
 import re
 import warnings
@@ -22,7 +21,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +28,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from benchmarks.measuring import machine, write_json
+from benchmarks.measuring import publish, read_arguments
 from virtual_gpus import no_host_sync, virtual_gpus
 from virtual_gpus.rules.op_rule import without_device_check
 
@@ -197,14 +195,12 @@ def sort(case: Case, expected: str, verdict: str, waits: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="a pattern in the operators' names")
-    parser.add_argument("--samples", type=int, default=2, help="sample inputs of each operator (2)")
-    parser.add_argument("--json", type=Path, help="write the results there")
-    arguments = parser.parse_args()
+    given = read_arguments(
+        __doc__, only=("", "a pattern in the operators' names"), samples=(2, "sample inputs of each operator")
+    )
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)  # what fake tensors say of calls that they cannot follow
-    found = judged(arguments.only, arguments.samples)
+    found = judged(given.only, given.samples)
     listed: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     counts = Counter(sort(*one) for one in found)
     for case, expected, verdict, waits in found:
@@ -215,9 +211,8 @@ def main() -> None:
     for kind, operators in listed.items():
         for name, calls in operators.items():
             print(f"{kind}: {name}, {len(calls)} calls: {calls[0]}")
-    if arguments.json:
-        first = {kind: {name: calls[0] for name, calls in of.items()} for kind, of in listed.items()}
-        write_json(arguments.json, {"machine": machine(), "calls": counts, "first of each operator": first})
+    first = {kind: {name: calls[0] for name, calls in of.items()} for kind, of in listed.items()}
+    publish(given, calls=counts, **{"first of each operator": first})
 
 
 if __name__ == "__main__":

@@ -11,19 +11,20 @@ a prompt and made eight texts.
 """
 
 import resource
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from time import thread_time
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import gen
-from benchmarks.measuring import REAL, publish, ratio, read_arguments, spread
-from benchmarks.programs import some_prompts
+from benchmarks.measuring import REAL, interleave, publish, ratio, read_arguments, spread
+from benchmarks.programs import ours, some_prompts
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.packed_weight import PackedWeight
 
@@ -40,18 +41,16 @@ def main() -> None:
     given = read_arguments(__doc__, model=(str(REAL), "a float16 checkpoint"), prompt=(512, "its tokens"), rounds=5)
     models = {name: gen.load(given.model, device="cpu", **how) for name, how in KEPT.items()}
     rows = []
-    measures: dict[str, Callable[[TransformersModel], float]] = {
-        "a step, batch 1": lambda model: _step(model, 1),
-        "a step, batch 8": lambda model: _step(model, 8),
-        f"a prompt of {given.prompt} tokens": lambda model: _prompt(model, given.prompt),
-    }
-    for what, measure in measures.items():
-        for model in models.values():
-            measure(model)
-        rounds = [{name: measure(model) for name, model in models.items()} for _ in range(given.rounds)]
-        packed, plain, torchs = ([one[name] for one in rounds] for name in models)
-        middle = [1e3 * spread(times).median for times in (packed, plain, torchs)]
-        rows.append(_row(what, middle, ratio(packed, plain), ratio(packed, torchs)))
+    for batch in (1, 8):
+        keys = [(name, tokens) for name in models for tokens in (FEW, MANY)]
+        calls = {(name, tokens): ours(models[name], some_prompts(batch), GREEDY, tokens) for name, tokens in keys}
+        taken = interleave(calls, given.rounds, clock=thread_time)
+        pairs = [zip(taken[name, FEW], taken[name, MANY], strict=True) for name in models]
+        steps = [[(many - few) / (MANY - FEW) for few, many in some] for some in pairs]
+        rows.append(_milliseconds(f"a step, batch {batch}", steps))
+    reading = {name: partial(_read_prompt, model, given.prompt) for name, model in models.items()}
+    seconds = interleave(reading, given.rounds, clock=thread_time)
+    rows.append(_milliseconds(f"a prompt of {given.prompt} tokens", [*seconds.values()]))
     rows.append(_megabytes("weights, MB", [_weights(model) for model in models.values()]))
     grown = [_growth(given.model, name) for name in models]
     for what, sizes in zip(("loaded", "at most", "after texts"), zip(*grown, strict=True), strict=True):
@@ -65,32 +64,20 @@ def _row(what: str, numbers: Sequence[float], share: float, share_of_torchs: flo
     return row | {"torch's layers": torchs, "ratio to them": f"{share_of_torchs:.2f}"}
 
 
+def _milliseconds(what: str, seconds: Sequence[Sequence[float]]) -> dict[str, object]:
+    packed, plain, torchs = seconds
+    return _row(what, [1e3 * spread(one).median for one in seconds], ratio(packed, plain), ratio(packed, torchs))
+
+
 def _megabytes(what: str, sizes: Sequence[int]) -> dict[str, object]:
     packed, plain, torchs = (size / 1e6 for size in sizes)
     return _row(what, (packed, plain, torchs), packed / plain, packed / torchs)
 
 
-def _step(model: TransformersModel, batch: int) -> float:
-    """Seconds that a step takes."""
-
-    def call(new_tokens: int) -> float:
-        return _timed(
-            lambda: gen.generate(model, some_prompts(batch), sampler=GREEDY, max_new_tokens=new_tokens, eos_token_id=[])
-        )
-
-    return (call(MANY) - call(FEW)) / (MANY - FEW)
-
-
-def _prompt(model: TransformersModel, tokens: int) -> float:
-    """Seconds until the first token."""
+def _read_prompt(model: TransformersModel, tokens: int) -> None:
+    """Make the first token."""
     token_ids = [(1 + 89 * number) % model.vocab_size for number in range(tokens)]  # from all over the embedding
-    return _timed(lambda: gen.generate(model, token_ids, sampler=GREEDY, max_new_tokens=1))
-
-
-def _timed(call: Callable[[], object]) -> float:
-    begun = time.thread_time()
-    call()
-    return time.thread_time() - begun
+    gen.generate(model, token_ids, sampler=GREEDY, max_new_tokens=1)
 
 
 def _weights(model: TransformersModel) -> int:
@@ -124,7 +111,7 @@ def _grow(path: str, name: str) -> list[int]:
     before = _resident()
     model = gen.load(path, device="cpu", **KEPT[name])
     loaded, peak = _resident(), 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    _prompt(model, 512)
+    _read_prompt(model, 512)
     gen.generate(model, some_prompts(8), sampler=GREEDY, max_new_tokens=MANY, eos_token_id=[])
     model.release()
     return [loaded - before, peak - before, _resident() - before]

@@ -14,18 +14,16 @@ Prints how many tests passed, failed and were skipped in both runs; how many of 
 pass with them, not counting those skipped there; and each test that fails only with them.
 """
 
-import argparse
 import os
 import subprocess
 import sys
 import tempfile
+from argparse import Namespace
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-import torch
-
-from benchmarks.measuring import machine, markdown_table, write_json
+from benchmarks.measuring import publish, read_arguments
 from benchmarks.peer_outcomes import Outcome, read, twin
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +34,18 @@ Results = dict[str, Outcome]
 
 
 def main() -> None:
-    arguments = _arguments()
+    arguments = read_arguments(
+        __doc__,
+        suites_=({"nargs": "+", "metavar": "NAME=FOLDER"}, "a folder of tests, and its name"),
+        files=({"nargs": "*", "default": []}, "files in the folder; default: all"),
+        every=(1, "run every N-th test of a file"),
+        seconds=(60.0, "CPU time that one test may take"),
+        memory=("4GiB", "memory of each virtual GPU"),
+        minutes=(10.0, "time that one process may take"),
+        failed=(False, "without virtual GPUs, run only tests that failed there"),
+        keep=(Path, "keep outcomes in this folder; a later run skips their tests"),
+        pytest=({"nargs": "*", "default": []}, "further options of pytest"),
+    )
     rows, report = [], {}
     for name, folder in (suite.split("=", 1) for suite in arguments.suites):
         files = [Path(folder, file) for file in arguments.files] or sorted(Path(folder).rglob("test_*.py"))
@@ -59,14 +68,11 @@ def main() -> None:
                 {"suite": name, "run": title, **{word: counts[word] for word in ("passed", "failed", "skipped")}}
             )
         report[name] = {"files": [str(file.relative_to(folder)) for file in files], **compared(without, virtual)}
-    print(markdown_table(rows))
     for name, found in report.items():
         print(f"{name}: {found['pass']} of {found['pass without, and run']} that pass without pass on virtual GPUs")
         for test, said in found["fails with virtual GPUs alone"].items():  # type: ignore[attr-defined]
             print(f"{name}: {test}: {said}")
-    if arguments.json:
-        whole = {"machine": machine(), "torch": torch.__version__, "runs": rows, "suites": report}
-        write_json(arguments.json, whole)
+    publish(arguments, runs=rows, suites=report)
 
 
 def compared(without: Results, virtual: Results) -> dict[str, object]:
@@ -90,7 +96,7 @@ def _run(
     outcomes: Path,
     options: list[str],
     which: dict[str, str],
-    arguments: argparse.Namespace,
+    arguments: Namespace,
 ) -> Results:
     """Run a file's tests, and run again after a test that ends the process."""
     outcomes = outcomes.absolute()
@@ -126,23 +132,6 @@ def _run(
         if found == before:
             said = " ".join((ended.stdout[-1000:] + ended.stderr[-1000:]).split())
             return found | {f"{file.name}::": ("failed", f"the process ended before its tests did: {said}")}
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suites", nargs="+", metavar="NAME=FOLDER", help="a folder of tests, and its name")
-    parser.add_argument("--files", nargs="*", default=[], help="files in the folder; default: all")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="run every N-th test of a file")
-    parser.add_argument("--seconds", type=float, default=60, help="CPU time that one test may take")
-    parser.add_argument("--memory", default="4GiB", help="memory of each virtual GPU (4GiB)")
-    parser.add_argument("--minutes", type=float, default=10, help="time that one process may take")
-    parser.add_argument("--failed", action="store_true", help="without virtual GPUs, run only tests that failed there")
-    parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="keep outcomes there; a later run skips their tests"
-    )
-    parser.add_argument("--pytest", nargs="*", default=[], metavar="OPTION", help="further options of pytest")
-    parser.add_argument("--json", type=Path, help="write the results there")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ that accelerate has offloaded, which CUDA would refuse in the same way; "acceler
 nothing is raised and the numbers differ; all others are "to look at".
 """
 
-import argparse
 import json
 import re
 import textwrap
@@ -27,7 +26,7 @@ from typing import Any
 from benchmarks.architectures.image_inputs import image_inputs
 from benchmarks.architectures.sweep import Verdict, sweep
 from benchmarks.architectures.tiny_models import UNSUITED, Group, model_types, tiny_model
-from benchmarks.measuring import machine, markdown_table
+from benchmarks.measuring import machine, markdown_table, read_arguments
 from virtual_gpus.placements import Failure, examine
 
 VERDICTS = ("right", "fails", "not run")
@@ -100,18 +99,19 @@ def page(verdicts: list[Verdict]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--group", choices=("decoders", "images"), default="decoders")
-    parser.add_argument("--only", nargs="*", help="architectures; all by default")
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--most", type=int, default=16, help="cuts of one kind (16)")
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds for each architecture (300)")
-    parser.add_argument("--page", type=Path, help="write the table there, as Markdown")
-    arguments = parser.parse_args()
-    names = [name for name in model_types(arguments.group) if name in (arguments.only or [name])]
+    given = read_arguments(
+        __doc__,
+        group={"choices": ("decoders", "images"), "default": "decoders"},
+        only=({"nargs": "*"}, "architectures; all by default"),
+        jobs=1,
+        most=(16, "cuts of one kind"),
+        limit=(300.0, "seconds for each architecture"),
+        page=(Path, "write the table there, as Markdown"),
+    )
+    names = [name for name in model_types(given.group) if name in (given.only or [name])]
     verdicts = []
-    examiner = partial(look, most=arguments.most)
-    for found in sweep(names, arguments.group, jobs=arguments.jobs, limit=arguments.limit, examiner=examiner):
+    examiner = partial(look, most=given.most)
+    for found in sweep(names, given.group, jobs=given.jobs, limit=given.limit, examiner=examiner):
         verdict = (
             replace(found, verdict="not run") if found.verdict == "wrong" else found
         )  # it crashed, or took too long
@@ -119,8 +119,8 @@ def main() -> None:
         print(f"{verdict.architecture:26} {verdict.verdict:8} {verdict.reason}".rstrip(), flush=True)
         for at, case in verdict.cases.items():
             print(f"    {at}: {case}", flush=True)
-        if arguments.page:  # after each, so that a sweep that is stopped leaves what it has
-            arguments.page.write_text(page(sorted(verdicts, key=lambda one: one.architecture)), encoding="utf-8")
+        if given.page:  # after each, so that a sweep that is stopped leaves what it has
+            given.page.write_text(page(sorted(verdicts, key=lambda one: one.architecture)), encoding="utf-8")
 
 
 if __name__ == "__main__":

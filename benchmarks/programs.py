@@ -7,7 +7,6 @@ import torch
 
 import gen
 from gen.loop.slots import view_bucket
-from gen.loop.speculation.settings import Speculate
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import Sampler
 
@@ -27,19 +26,19 @@ def ours(
     *,
     eos_token_ids: Sequence[int] = (),
     made: int | None = None,
-    exact: bool = False,
-    speculate: Speculate = "auto",
+    **how: Any,
 ) -> Program:
     """`gen.generate`: log-probabilities and texts included.
 
     Args:
         new_tokens: the limit.
         made: how many tokens come if an eos ends the texts earlier; eos tokens are not counted.
+        how: more arguments of `gen.generate`.
     """
     seeds, generate = list(range(len(prompts))), gen.generate  # this imports what it needs
 
     def run() -> None:
-        found = generate(
+        found: Any = generate(
             model,
             list(prompts),
             sampler=sampler,
@@ -47,10 +46,9 @@ def ours(
             seed=seeds,
             eos_token_id=list(eos_token_ids),
             details=True,
-            exact=exact,
-            speculate=speculate,
+            **how,
         )
-        lengths: set[int] = {len(completion.token_ids) for completion in found}
+        lengths = {len(completion.token_ids) for completion in found}
         assert lengths == {new_tokens if made is None else made}, f"gen made {lengths} tokens"
 
     return run

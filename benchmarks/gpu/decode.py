@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -209,21 +209,6 @@ def agreement(backend: Any, logits: Tensor) -> Iterator[tuple[str, Any]]:
             yield name, float((found == expected).double().mean())
         except Exception as error:
             yield name, f"{type(error).__name__}: {error}"[:300]
-
-
-def ours(
-    model: TransformersModel, prompts: Sequence[str], new_tokens: int, *, cuda_graph: bool
-) -> Callable[[], object]:
-    """A call of `gen.generate`."""
-    return lambda: gen.generate(
-        model,
-        list(prompts),
-        sampler=gen.samplers.multinomial(),
-        max_new_tokens=new_tokens,
-        seed=list(range(len(prompts))),
-        eos_token_id=[],
-        cuda_graph=cuda_graph,
-    )
 
 
 def seconds_of(case: Callable[[], object], device: torch.device, repeats: int, rounds: int = 6) -> float:

@@ -10,9 +10,8 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 import gen
-from benchmarks.gpu.decode import ours
 from benchmarks.gpu.reporting import read
-from benchmarks.programs import some_prompts, theirs
+from benchmarks.programs import ours, some_prompts, theirs
 from benchmarks.random_model import random_model
 from gen.devices import native_cuda
 
@@ -26,9 +25,10 @@ def main() -> int:
     else:
         model = random_model(VOCABULARY, "135m", device=given.device, dtype=torch.bfloat16)
     prompts, new_tokens = some_prompts(2 if given.small else BATCH), 3 if given.small else 32
+    drawn = gen.samplers.multinomial()
     programs: dict[str, Callable[[], object]] = {
-        "gen": ours(model, prompts, new_tokens, cuda_graph=True),
-        "gen without graphs": ours(model, prompts, new_tokens, cuda_graph=False),
+        "gen": ours(model, prompts, drawn, new_tokens, cuda_graph=True),
+        "gen without graphs": ours(model, prompts, drawn, new_tokens, cuda_graph=False),
         "transformers": theirs(model, prompts, new_tokens, do_sample=True, top_k=0),
     }
     for name, program in programs.items():

@@ -10,7 +10,6 @@ results; exits with 1 if they differ in more than test_multinomial, which expect
 or if a test of exl2 models fails.
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import venv
 from pathlib import Path
 from xml.etree import ElementTree
 
-from benchmarks.measuring import markdown_table, write_json
+from benchmarks.measuring import publish, read_arguments
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = os.pathsep.join([str(ROOT), str(ROOT / "virtual_gpus" / "src")])  # gen, and the plugin that pytest loads
@@ -61,13 +60,8 @@ gen.integrations.outlines.patch()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--environment", type=Path, default=ROOT / "build" / "outlines-0.0.46", help="made if it does not exist"
-    )
-    parser.add_argument("--json", type=Path, help="write the results there")
-    arguments = parser.parse_args()
-    python, source = _environment(arguments.environment.absolute())
+    given = read_arguments(__doc__, environment=(ROOT / "build" / "outlines-0.0.46", "made if it does not exist"))
+    python, source = _environment(given.environment.absolute())
     tests = [*TESTS, str(END_TO_END)]
     ways = {
         "Outlines' samplers": _run(python, source, tests),
@@ -77,15 +71,11 @@ def main() -> None:
     theirs, *others = ways.values()
     names = list(dict.fromkeys(name for results in ways.values() for name in results))
     rows = [{"test": name} | {way: results.get(name, "-") for way, results in ways.items()} for name in names]
-    print(markdown_table(rows))
     exl2 = _run(python, source, [str(EXL2)])
     for title, results in (ways | {"exl2 models": exl2}).items():
         print(f"{title}: {sum(r == 'passed' for r in results.values())} of {len(results)} passed")
     differ = [name for name in names if any(theirs.get(name) != results.get(name) for results in others)]
-    print(f"different: {', '.join(differ) or 'none'}")
-    if arguments.json:
-        told = {"tests": rows, "different": differ, "exl2": exl2}
-        write_json(arguments.json, told)
+    publish(given, tests=rows, different=differ, exl2=exl2)
     unexplained = {name.rsplit("::")[-1] for name in differ} - MAY_DIFFER
     if not names or unexplained or set(exl2.values()) != {"passed"}:
         sys.exit(1)
