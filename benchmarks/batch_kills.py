@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -49,26 +50,24 @@ class Forked:
         if pipes:
             (asked, to), (back, answers) = os.pipe(), os.pipe()
             theirs, self.stdin, self.stdout = [asked, answers], open(to, "w"), open(back)  # noqa: SIM115
-        fork = forked.Forked(run, prepare=lambda: os.closerange(3, 1024), stdin=theirs[0], stdout=theirs[1])
-        self.pid = fork.pid
+        self._fork = forked.Forked(run, prepare=lambda: os.closerange(3, 1024), stdin=theirs[0], stdout=theirs[1])
+        self.pid = self._fork.pid
         for descriptor in set(theirs):
             os.close(descriptor)
 
     def poll(self) -> int | None:
-        return self._end(os.WNOHANG)
+        if self.returncode is None and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            self.wait()
+        return self.returncode
 
-    def wait(self) -> int | None:
-        return self._end(0)
+    def wait(self) -> int:
+        if self.returncode is None:
+            self.returncode, _, _ = self._fork.end()
+        return self.returncode
 
     def kill(self) -> None:
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
-
-    def _end(self, options: int) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, options)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
 
 
 @dataclass
@@ -189,11 +188,17 @@ def main() -> None:
 
 
 def _import_all() -> None:
-    """What a worker imports, so that its forks need not."""
+    """What a worker imports, so that its forks need not.
+
+    The lock of progress bars becomes each process's own. tqdm's is shared by forks: a driver that was killed while it
+    held the lock would stop all drivers after it.
+    """
     import transformers
+    from tqdm import tqdm
 
     import gen.offline.worker
 
+    tqdm.set_lock(threading.RLock())
     gen.load("demo", device="cpu")
     assert transformers and gen.offline.worker
 

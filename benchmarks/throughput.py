@@ -12,10 +12,8 @@ to 320 new tokens: gen in one call, transformers in fixed batches of 32 that run
 
 import random
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +22,6 @@ import gen
 from benchmarks.batch_devices import measure_job
 from benchmarks.measuring import clock_for, described, interleave, publish, ratio, read_arguments, spread
 from benchmarks.programs import Program, bare, ours, pad_left, some_prompts, theirs
-from benchmarks.random_model import save_random_model
 from gen.devices import available_devices, resolve_device
 from gen.errors import DeviceError
 from gen.models.transformers.model import TransformersModel
@@ -41,7 +38,6 @@ def main() -> None:
         __doc__,
         devices=(["cpu"], "such as cuda:0 cuda:1; others are compared to the first"),
         model=("demo", 'a directory, a Hub id, or "demo"'),
-        vocab=(int, "instead of --model, a small Llama of random weights with this many tokens"),
         dtype=(str, "the dtype of the weights; default: the checkpoint's"),
         batch=([1, 8, 32], "batch sizes; none: only --prompts"),
         new_tokens=128,
@@ -53,11 +49,7 @@ def main() -> None:
     if given.job:
         rows = measure_job(given.model, given.devices, given.prompts, given.new_tokens)
         return publish(given, arguments=described(given), rows=rows)
-    with tempfile.TemporaryDirectory() as folder:
-        if given.vocab:
-            save_random_model(Path(folder), given.vocab)
-        path = folder if given.vocab else given.model
-        models = {str(one): gen.load(path, device=one, dtype=given.dtype) for one in existing(given.devices)}
+    models = {str(one): gen.load(given.model, device=one, dtype=given.dtype) for one in existing(given.devices)}
     rows, same = list[Row](), {}
     for batch in given.batch:
         prompts = some_prompts(batch)

@@ -1,6 +1,6 @@
 """Random calls whose steps read drafts: greedy, drawn, penalties, stops, types, samples, engines whose requests join.
-Each text is compared with that of plain steps; widths are drawn, whatever they cost. Where a token is another one, the
-text is made again to see whether it was a near-tie.
+Each text is compared with that of plain steps; widths are drawn, whatever they cost. Where a token is another one,
+`gen.verify` says whether both texts are near ties, so that rounding may be the cause.
 """
 
 import re
@@ -16,7 +16,6 @@ from pydantic import BaseModel
 
 import gen
 from benchmarks.architectures.tiny_models import tiny_model, tokenizer
-from benchmarks.cases.near_ties import gaps_of_text, near_ties
 from gen.completions import Completion
 from gen.loop.speculation.widths import WIDER, Widths
 
@@ -49,18 +48,13 @@ class Difference:
     Attributes:
         place: the first token that differs; the texts' length if they differ in something else; -1 for errors.
         plain, drafted: how each text goes on from there: tokens, log-probabilities, and why it ended.
-        gaps: how far away another choice was, by `benchmarks.cases.near_ties`; empty if that is not known.
+        near_tie: whether rounding may be the cause of another token.
     """
 
     place: int
     plain: tuple[object, ...]
     drafted: tuple[object, ...]
-    gaps: list[dict[str, float]]
-
-    @property
-    def is_near_tie(self) -> bool:
-        """Whether rounding may be the cause."""
-        return any(near_ties(found) for found in self.gaps)
+    near_tie: bool = False
 
 
 def checker(given: Namespace) -> Callable[[int], tuple[Counter[str], list[Difference]]]:
@@ -78,8 +72,8 @@ def checker(given: Namespace) -> Callable[[int], tuple[Counter[str], list[Differ
         counts = Counter(texts=len(found), tokens=sum(len(one.token_ids) for one in found))
         counts["drafts read"] = sum(one.drafted for one in found)
         counts["drafts right"] = sum(one.accepted for one in found)
-        counts["near-ties"] = sum(one.is_near_tie for one in differences)
-        return counts, [one for one in differences if not one.is_near_tie]
+        counts["near-ties"] = sum(one.near_tie for one in differences)
+        return counts, [one for one in differences if not one.near_tie]
 
     return check
 
@@ -118,7 +112,7 @@ def compare_case(
     samplers = [_sampler(random, penalised, samples) for _ in range(count)]
     if random.random() < 0.4:
         samplers = samplers[:1] * count
-    kinds: list[Any] = [
+    types: list[Any] = [
         None,
         None,
         None,
@@ -126,7 +120,7 @@ def compare_case(
         gen.regex(r"(yes|no), (19|20)\d\d-[01]\d"),
         list[Literal["red", "green"]],
     ]
-    output_type = random.choice(kinds)
+    output_type = random.choice(types)
     least = 1
     if output_type is not None:
         output_type = gen.compile(model, output_type)
@@ -150,18 +144,18 @@ def compare_case(
         run = _through_an_engine if through else _run
         drafted = run(model, prompts, output_type, settings | given, speculation)
     made, differences = list[Completion](), list[Difference]()
-    for number, (these, others) in enumerate(zip(plain, drafted, strict=True)):
+    for these, others in zip(plain, drafted, strict=True):
         if isinstance(these, str) or isinstance(others, str):  # the same error, after as many tokens
-            differences += [Difference(-1, (these,), (others,), [])] if these != others else []
+            differences += [Difference(-1, (these,), (others,))] if these != others else []
             continue
         made += others
         for one, other in zip(these, others, strict=True):
             place = _first_difference(one, other)
             if place is not None:
-                own = {name: value[number] if name in _EACH else value for name, value in settings.items()}
-                own["seed"] = one.seed
-                found = gaps_of_text(model, prompts[number], output_type, own, place, one.token_ids[:place])
-                differences.append(Difference(place, _from(one, place), _from(other, place), found))
+                receipts = [one.receipt, other.receipt] if one.token_ids != other.token_ids else []
+                kinds = {found.kind for found in gen.verify(model, receipts)}
+                near_tie = "near tie" in kinds and "different" not in kinds
+                differences.append(Difference(place, _from(one, place), _from(other, place), near_tie))
     return made, differences
 
 

@@ -11,7 +11,6 @@ import warnings
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 import gen
+from benchmarks.corpus import telling
 from gen.samplers import greedy, multinomial
 from tests.helpers import byte_tokenizer, tiny_model
 
@@ -118,38 +118,23 @@ def random_request(rng: random.Random, number: int) -> Request:
     return request
 
 
-def outcome(completion: Callable[[], Any]) -> dict[str, Any]:
-    """The result of a request."""
+def outcome(completion: Callable[[], Any]) -> Any:
+    """The result of a request, as JSON: the fields that must be the same as in a call alone."""
     try:
-        made = completion()
+        return telling.told(completion())
     except Exception as error:
-        found = getattr(error, "completion", None)
-        return {"error": f"{type(error).__name__}: {error}", **({} if found is None else told(found))}
-    return told(made)
+        return telling.told(error)
 
 
-def told(made: gen.Completion) -> dict[str, Any]:
-    """The fields that must be the same as in a call alone; those that equality ignores are left out."""
-    compared = {one.name: getattr(made, one.name) for one in fields(made) if one.compare}
-    return compared | {"value": repr(made.value)}
+def differences(found: Any, alone: Any) -> list[str]:
+    """Where a result differs from that of the call alone. Numbers may differ by 1e-3, since sums are added in another
+    order; tokens that are about equally likely may come in another order too."""
 
+    def near(one: Any, other: Any) -> bool:
+        return isinstance(one, float) and isinstance(other, float) and abs(one - other) < 1e-3
 
-def differences(found: dict[str, Any], alone: dict[str, Any]) -> list[str]:
-    """The names of the fields that differ from those of the call alone. Numbers may differ by 1e-3: sums are added in
-    another order."""
-    names = sorted(found.keys() | alone.keys())
-    return [name for name in names if not _same(found.get(name), alone.get(name))]
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return one == other or abs(one - other) < 1e-3
-    if isinstance(one, gen.TopLogprobs) and isinstance(other, gen.TopLogprobs):
-        # tokens that are about equally likely may come in another order
-        return _same(one.logprob, other.logprob) and _same(one.logprobs, other.logprobs)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
+    paths = [path for path, one, other in telling.differences(found, alone, 0.0) if not near(one, other)]
+    return [path for path in paths if "top_logprobs[" not in path or ".logprob" in path]
 
 
 def run(model: Any, rng: random.Random, first: int, count: int) -> Iterator[tuple[Request, str, list[str]]]:
@@ -187,12 +172,12 @@ def run(model: Any, rng: random.Random, first: int, count: int) -> Iterator[tupl
             found.append(outcome(stream.completion))
     for number, (request, made) in enumerate(zip(requests, found, strict=True)):
         alone = outcome(partial(gen.generate, model, **request, details=True))
-        said = "".join(pieces[number])
+        said, made_alone = "".join(pieces[number]), alone.get("completion") or alone  # an error may have a text
         if number in left and "closed before its text had ended" in made.get("error", ""):
-            yield request, "left", [] if alone.get("text", "").startswith(said) else ["pieces"]
+            yield request, "left", [] if made_alone.get("text", "").startswith(said) else ["pieces"]
             continue
         wrong = differences(made, alone)
-        if "text" in alone and number not in left and said != alone["text"]:
+        if "text" in made_alone and number not in left and said != made_alone["text"]:
             wrong.append("pieces")
         yield request, "failed" if "error" in alone else "ended", wrong
 

@@ -23,6 +23,7 @@ import numpy as np
 
 import gen
 from benchmarks.constraints.judge import Judge
+from benchmarks.constraints.schema_order import SchemaOrder
 from benchmarks.measuring import publish, read_arguments, work_on
 from gen.models.base import Model
 
@@ -146,7 +147,7 @@ def _compared(
 ) -> None:
     """Give a constraint a call and changes of it."""
     judge, counts = Judge(closed(schema)), line["counts"]
-    arguments = ordered(schema, arguments)
+    arguments = json.loads(SchemaOrder(schema).text(arguments))
 
     def taken(name: str, arguments: Line) -> bool:
         call = {"name": name, "arguments": arguments}
@@ -182,17 +183,6 @@ def closed(schema: Any) -> Any:
         out["properties"] = {name: closed(one) for name, one in schema["properties"].items()}
         out.setdefault("additionalProperties", False)
     return out
-
-
-def ordered(schema: Any, value: Any) -> Any:
-    """A value with its names in the order of the schema."""
-    if isinstance(value, list):
-        return [ordered(schema.get("items", {}), one) for one in value]
-    if not isinstance(value, dict):
-        return value
-    listed = schema.get("properties", {})
-    names = [name for name in [*listed, *schema.get("required", [])] if name in value]
-    return {name: ordered(listed.get(name, {}), value[name]) for name in dict.fromkeys([*names, *value])}
 
 
 WRONG: dict[str, list[Any]] = {

@@ -1,19 +1,18 @@
-"""What a constraint costs in generation: tables of the vocabulary, the first token, each step; beside Outlines 1.3.
+"""What a constraint costs in generation: tables of the vocabulary, the first token, each step.
 
-    python -m benchmarks.constraints.generation --vocab 49152 131072 --model models/SmolLM2-135M-Instruct
+    python -m benchmarks.constraints.generation --vocab 49152 131072
 
 The models of --vocab are small Llamas with random weights. Their steps are short, so that added time shows. "tables"
 are the vocabulary's, made once; "first token" is that of a type of six fields that was not compiled before, when the
 tables exist. "step" is the time of calls with a constraint divided by that of a call without one that makes as many
 tokens, and that runs between them. Times are CPU times of the thread that calls, on one thread, medians over rounds.
-With --model the same type is generated with that model, by gen and, where it is installed, by Outlines.
+`benchmarks.outlines.records` compares whole calls with those of Outlines.
 """
 
 import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -22,8 +21,6 @@ import gen
 from benchmarks.measuring import publish, read_arguments
 from benchmarks.random_model import load_random_model
 from gen.models.base import Model
-from gen.models.checkpoints import DEMO
-from gen.models.transformers.model import TransformersModel
 
 PROMPT = "Describe Ada Lovelace as JSON.\n"
 LONG = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -42,13 +39,12 @@ def main() -> None:
     given = read_arguments(
         __doc__,
         vocab=[49152, 131072],
-        model=(str, "a directory or Hub id, for the end to end case"),
         batch=8,
         new_tokens=64,
         rounds=7,
     )
     rows = [{"vocabulary": vocab, **_measured(vocab, given)} for vocab in given.vocab]
-    publish(given, rows=rows, **{"end to end": _end_to_end(given) if given.model else []})
+    publish(given, rows=rows)
 
 
 def timed(call: Callable[..., Any], *arguments: Any, **settings: Any) -> tuple[Any, float]:
@@ -105,52 +101,6 @@ def step_ratios(
             ratios.append((before + after) / 2 / without)
             steps.append(without / longest)
     return ratios, steps, longest
-
-
-def _end_to_end(given: Namespace) -> list[dict[str, object]]:
-    """A type generated with a real model by gen and by Outlines: the first call, and later ones."""
-    model = gen.load(given.model, device="cpu", dtype="float32")
-    engines: dict[str, Callable[[], Callable[[int], list[Any]]]] = {"gen": lambda: _gen(model, given.new_tokens)}
-    if find_spec("outlines"):
-        engines["Outlines"] = _outlines(model, given.model, given.new_tokens)
-    rows: list[dict[str, object]] = []
-    for name, make in engines.items():
-        generate, ready = timed(make)
-        for batch in (1, given.batch):
-            values, cold = timed(generate, batch)
-            _, warm = timed(generate, batch)
-            seconds = {"ready s": ready, "first call s": cold, "later call s": warm}
-            whole = f"{sum(map(_is_whole, values))} of {len(values)}"
-            told = {column: round(one, 2) for column, one in seconds.items()}
-            rows.append({"engine": name, "batch": batch, **told, "whole": whole})
-    return rows
-
-
-def _is_whole(value: object) -> bool:
-    try:
-        return isinstance(value, Person) or Person.model_validate_json(str(value)) is not None
-    except ValueError:
-        return False
-
-
-def _gen(model: Model, most: int) -> Callable[[int], list[Any]]:
-    constraint, greedy = gen.compile(model, Person), gen.samplers.greedy()
-    return lambda batch: gen.generate(
-        model, [PROMPT] * batch, constraint, sampler=greedy, max_new_tokens=most, shorten=True
-    )
-
-
-def _outlines(model: TransformersModel, path: str, most: int) -> Callable[[], Callable[[int], list[Any]]]:
-    from outlines import Generator, from_transformers
-    from transformers import AutoTokenizer
-
-    wrapped = from_transformers(model.hf_model, AutoTokenizer.from_pretrained(DEMO if path == "demo" else path))
-
-    def make() -> Callable[[int], list[Any]]:
-        generator = Generator(wrapped, Person)
-        return lambda batch: list(generator.batch([PROMPT] * batch, max_new_tokens=most, do_sample=False))
-
-    return make
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, field_validator
 from torch import Tensor
 
 import gen
+from benchmarks.constraints.random_types import random_pattern
 from benchmarks.corpus.later import Cases, G, every, later
 from benchmarks.corpus.models import DATA, model
 from tests.constraints.schema.random_schemas import random_schema, random_value
@@ -98,15 +99,6 @@ PYTHON += [Literal["a", 1, None], datetime.date, datetime.datetime, datetime.tim
 PYTHON += [dict[Literal["a", "b"], bool], Annotated[int, Field(gt=3, lt=9)], SHORT, FEW, frozenset[str], "a", 5, [int]]
 
 
-def random_regex(rng: random.Random, depth: int = 3) -> str:
-    if depth == 0 or rng.random() < 0.3:
-        return rng.choice(["a", "b", "c", "[a-f]", "[^ab]", r"\d", r"\w", ".", "é", "日", " ", "x-", r"\.", "[0-9a-f]"])
-    kind, below = rng.randrange(4), [random_regex(rng, depth - 1) for _ in range(rng.randrange(1, 4))]
-    if kind < 2:
-        return f"({'|'.join(below)})" if kind else "".join(below)
-    return f"({''.join(below)}){rng.choice(['*', '+', '?', '{2}', '{1,3}', '{2,}', ''])}"
-
-
 def object_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
     """A schema as tools and forms have them."""
     kind = rng.random()
@@ -131,7 +123,7 @@ def random_parts(rng: random.Random, depth: int = 3) -> Any:
     if kind == "text":
         return G.text(rng.sample(WORDS, rng.randrange(3)), rng.choice([None, rng.randrange(1, 9)]))
     if kind == "leaf":
-        leaf = rng.choice([*PYTHON[:3], G.regex(random_regex(rng, 1)), G.choice(WORDS[: rng.randrange(1, 5)])])
+        leaf = rng.choice([*PYTHON[:3], G.regex(random_pattern(rng)), G.choice(WORDS[: rng.randrange(1, 5)])])
         return leaf if rng.random() < 0.95 else G.grammar(DATA["grammars"][0])
     parts = [random_parts(rng, depth - 1) for _ in range(rng.randrange(1, 4))]
     if kind != "repeat":
@@ -193,7 +185,7 @@ def compiled(output_type: Any, texts: tuple[str, ...] = (), number: int = 0) -> 
 def types() -> Cases:
     rng = random.Random(2026)
     plain = [*PYTHON, *map(G.grammar, DATA["grammars"]), *map(G.regex, DATA["patterns"])]
-    plain += [G.regex(random_regex(rng)) for _ in range(50)] + [random_parts(rng) for _ in range(60)]
+    plain += [G.regex(random_pattern(rng)) for _ in range(50)] + [random_parts(rng) for _ in range(60)]
     plain += [G.choice(some) for some in (["a"], ["a", "b", "ab"], [], [1, 2], ["a", "a"], [""], "abc", [True, "x"])]
     for number, kind in enumerate(plain):
         yield compiled(kind, number=number)
