@@ -50,9 +50,9 @@ def read_body(model: Model, body: Mapping[str, Any], usual: Sampler | None, know
         known: unknown fields that were reported already; newly reported ones are added.
     """
     fields = ChatBody.read(body)
-    if fields.stream or fields.prompt_logprobs is not None:
-        name = "stream" if fields.stream else "prompt_logprobs"
-        raise refused(f"{name} is for gen serve, and jobs have no such answers; leave it out.", name)
+    for name in ("stream", "prompt_logprobs", "return_receipt"):
+        if (given := getattr(fields, name)) is not None and given is not False:
+            raise refused(f"{name} is for gen serve, and jobs have no such answers; leave it out.", name)
     for name in {*fields.ignored} - known:
         known.add(name)
         say(f"bodies have a field {name!r}, which nobody knows; it is left out.")

@@ -19,6 +19,7 @@ from gen.offline.folder import (
     NAME,
     Manifest,
     Result,
+    counts_in,
     counts_of,
     done_parts,
     error_result,
@@ -94,10 +95,9 @@ class Driver:
                 manifest, _ = known
                 self._check(manifest)
             parts, done = len(manifest.parts), len(done_parts(self.folder, manifest))
-            rows = sum(part[-1] for part in manifest.parts)
             say(
-                f"{rows} rows in {parts} parts of up to {manifest.part_rows}, {manifest.batch_size} rows at once; "
-                f"{done} parts are done. Nothing was run."
+                f"{manifest.rows} rows in {parts} parts of up to {manifest.part_rows}, {manifest.batch_size} rows at "
+                f"once; {done} parts are done. Nothing was run."
             )
         return {"rows": 0, "failed": 0, "tokens": 0, "seconds": time.monotonic() - self._began, "parts": []}
 
@@ -112,18 +112,16 @@ class Driver:
         if not (self.folder / NAME).exists():
             return None
         manifest, digest = read_manifest(self.folder)
-        asked = {**self.settings, "seed": manifest.settings["seed"]} if self.settings["seed"] is None else self.settings
-        had: dict[str, Any] = {**manifest.settings, "batch_size": manifest.batch_size, "part_rows": manifest.part_rows}
-        asked = {
-            **asked,
-            "batch_size": self.batch_size or manifest.batch_size,
-            "part_rows": self.part_rows or manifest.part_rows,
-        }
-        for name, value in had.items():
-            if asked.get(name) != value:
+        had = {**manifest.settings, "batch_size": manifest.batch_size, "part_rows": manifest.part_rows}
+        asked = {**self.settings, "batch_size": self.batch_size, "part_rows": self.part_rows}
+        for name in ("seed", "batch_size", "part_rows"):
+            if asked[name] is None:
+                asked[name] = had[name]
+        for name in {**had, **asked}:  # a job that writes no receipts has no such setting
+            if asked.get(name) != had.get(name):
                 raise ArgumentError(
-                    f"the job in {self.folder} has {name}={show(value)}, got {show(asked.get(name))}; give the same, "
-                    "or another folder."
+                    f"the job in {self.folder} has {name}={show(had.get(name))}, got {show(asked.get(name))}; give the "
+                    "same, or another folder."
                 )
         facts = {"versions": versions(), "sources": sources_of(self.settings["output_type"])}
         if (problem := difference(manifest, facts)) is not None:
@@ -176,8 +174,7 @@ class Driver:
 
     def _run_open(self, manifest: Manifest, digest: str, open_parts: dict[int, int]) -> None:
         made = {*range(len(manifest.parts))} - {*open_parts}
-        total = sum(part[-1] for part in manifest.parts)
-        failed = sum(read_meta(self.folder, number)["failed"] for number in made)
+        counts = counts_in(self.folder, made)
 
         def done(device: str, counts: Mapping[str, int]) -> None:
             progress.add(device, counts["rows"], counts["failed"], counts["tokens"])
@@ -194,11 +191,10 @@ class Driver:
         assert self._workers is not None  # a first one has checked the job; tells mypy
         schedule = Schedule(parts=open_parts, slots=self._workers.slots, write=write, blame=blame, say=say)
         asked = {"folder": str(self.folder), "digest": digest, "drafts": self.drafts and str(self.drafts)}
-        with Progress(total, total - sum(open_parts.values()), failed, shown=self.progress) as progress:
+        with Progress(manifest.rows, counts["rows"], counts["failed"], shown=self.progress) as progress:
             self._workers.run(schedule, asked, done, progress.look)
 
     def _report(self, manifest: Manifest) -> Report:
-        made = [*range(len(manifest.parts))]
-        metas = [read_meta(self.folder, number) for number in made]
-        totals = {name: sum(meta[name] for meta in metas) for name in ("rows", "failed", "tokens")}
-        return totals | {"seconds": time.monotonic() - self._began, "parts": [part_path(self.folder, n) for n in made]}
+        made = range(len(manifest.parts))
+        paths = [part_path(self.folder, number) for number in made]
+        return counts_in(self.folder, made) | {"seconds": time.monotonic() - self._began, "parts": paths}

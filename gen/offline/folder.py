@@ -59,6 +59,11 @@ class Manifest:
     python: str = field(default_factory=platform.python_version)
     form: int = _FORM
 
+    @property
+    def rows(self) -> int:
+        """How many rows the job has."""
+        return sum(count for _, count in self.parts)
+
     def rows_of(self, folder: Path, number: int, row: int | None = None) -> list[Row]:
         """The rows of a part, or one of them, from the job's folder."""
         place, count = self.parts[number]
@@ -106,7 +111,7 @@ def meta_path(folder: Path, number: int) -> Path:
 def write_part(folder: Path, number: int, results: Sequence[Result], meta: Result) -> None:
     """Write a part's results; facts that are beside a part are always those of this part."""
     remove(meta_path(folder, number))
-    write_aside(part_path(folder, number), lines(results))
+    write_aside(part_path(folder, number), b"".join(map(as_line, results)))
     write_aside(meta_path(folder, number), as_line(counts_of(results) | meta))
 
 
@@ -126,6 +131,16 @@ def read_meta(folder: Path, number: int) -> Result:
     return counts_of(read_part(folder, number))
 
 
+def counts_in(folder: Path, numbers: Iterable[int]) -> Result:
+    """What `counts_of` says of some parts together."""
+    counts = counts_of([])
+    for number in numbers:
+        meta = read_meta(folder, number)
+        for name in counts:
+            counts[name] += meta[name]
+    return counts
+
+
 def counts_of(results: Iterable[Result]) -> Result:
     """How many results there are, how many of them have failed, and how many new tokens they have."""
     counts = {"rows": 0, "failed": 0, "tokens": 0}
@@ -133,11 +148,6 @@ def counts_of(results: Iterable[Result]) -> Result:
         for name, more in zip(counts, (1, failed(result), tokens_of(result)), strict=True):
             counts[name] += more
     return counts
-
-
-def lines(results: Iterable[Result]) -> bytes:
-    """Results as JSON lines."""
-    return b"".join(map(as_line, results))
 
 
 def error_result(row: Row, message: str, text: str | None = None) -> Result:

@@ -1,9 +1,11 @@
 """Reads rows as calls of `gen.generate`, each with the job's settings, overridden by its own; and their results."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gen
@@ -23,9 +25,6 @@ from gen.samplers import Sampler
 
 if TYPE_CHECKING:
     from gen.offline.bodies import ReadBody  # which takes 0.3 s to import
-
-import json
-from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)

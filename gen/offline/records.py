@@ -115,14 +115,18 @@ def _csv(file: BinaryIO, name: str) -> Read:
         reader = csv.reader(text, strict=True)
         try:
             header = next(reader, [])
-            if len(set(header)) < len(header):
-                raise ArgumentError(f"two columns of {show_path(name)} have one name: {show(header)}")
+            _check_columns(name, header)
             for values in reader:
                 if values:
                     yield _of_columns(header, values)
         except (csv.Error, UnicodeDecodeError) as error:
             place = f"{show_path(name)}, after line {reader.line_num},"
             raise ArgumentError(f"{place} is no CSV in UTF-8: {error}") from error
+
+
+def _check_columns(name: str, columns: list[str]) -> None:
+    if len(set(columns)) < len(columns):
+        raise ArgumentError(f"two columns of {show_path(name)} have one name: {show(columns)}")
 
 
 def _of_columns(header: list[str], values: list[str]) -> tuple[Record, str]:
@@ -137,9 +141,14 @@ def _parquet(name: str) -> Read:
     """A parquet file, some rows at a time."""
     parquet = import_parquet()
     try:
-        for batch in parquet.ParquetFile(name).iter_batches(batch_size=1024):
+        file = parquet.ParquetFile(name)
+        _check_columns(name, file.schema_arrow.names)
+        for batch in file.iter_batches(batch_size=1024):
             for record in batch.to_pylist():
-                yield {column: _plain(value) for column, value in record.items()}, ""
+                problem = "prompt is binary, and no text." if isinstance(record.get("prompt"), bytes) else ""
+                yield {column: _plain(value) for column, value in record.items()}, problem
+    except ArgumentError:
+        raise
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{show_path(name)} is no parquet file: {error}") from error
 
@@ -148,7 +157,7 @@ def _plain(value: Any) -> Any:
     """A value that JSON can write: dates and decimals become texts."""
     if isinstance(value, dict):
         return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):  # a map has pairs
         return [_plain(one) for one in value]
     if isinstance(value, str | int | float | bool) or value is None:
         return value

@@ -1,14 +1,14 @@
 """How far a job is, and its results in one file, as JSON lines or parquet, from nothing but its folder."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gen.errors import GenError, show_path
 from gen.offline.files import held_by, written_aside
-from gen.offline.folder import NAME, Manifest, Result, done_parts, part_path, read_manifest, read_meta, read_part
+from gen.offline.folder import NAME, Manifest, counts_in, done_parts, part_path, read_manifest, read_part
 from gen.offline.records import import_parquet
 
 
@@ -16,12 +16,12 @@ def status(folder: Path) -> dict[str, Any]:
     """How many parts and rows are done, and which driver works on the job; None if no driver does."""
     manifest = _read(folder)
     done = done_parts(folder, manifest)
-    metas = [read_meta(folder, number) for number in done]
+    counts = counts_in(folder, done)
     return {
         "parts": f"{len(done)} of {len(manifest.parts)}",
-        "rows": f"{sum(meta['rows'] for meta in metas)} of {sum(part[-1] for part in manifest.parts)}",
-        "failed": sum(meta["failed"] for meta in metas),
-        "tokens": sum(meta["tokens"] for meta in metas),
+        "rows": f"{counts['rows']} of {manifest.rows}",
+        "failed": counts["failed"],
+        "tokens": counts["tokens"],
         "driver": held_by(folder),
     }
 
@@ -48,22 +48,11 @@ def merge(folder: Path, path: Path, *, incomplete: bool = False) -> None:
             "incomplete file."
         )
     if path.suffix == ".parquet":
-        write_parquet(path, manifest, _Parts(folder, done))
+        write_parquet(path, manifest, folder, done)
         return
     with written_aside(path) as aside, aside.open("wb") as file:
         for number in done:
             file.write(part_path(folder, number).read_bytes())
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """The results of some parts, read one part after the other, as often as needed."""
-
-    folder: Path
-    numbers: Sequence[int]
-
-    def __iter__(self) -> Iterator[list[Result]]:
-        return (read_part(self.folder, number) for number in self.numbers)
 
 
 def _read(folder: Path) -> Manifest:
@@ -72,58 +61,94 @@ def _read(folder: Path) -> Manifest:
     return read_manifest(folder)[0]
 
 
-Batches = Iterable[list[dict[str, Any]]]
 _SIMPLE = {"string": "string", "integer": "int64", "number": "float64", "boolean": "bool_"}
+_KINDS = {bool: "bool_", int: "whole", float: "float64", str: "string"}  # of columns; all other values are JSON
+_WIDER = {frozenset(("whole", "int64")): "int64", frozenset(("whole", "float64")): "float64"}
+_as_json = partial(json.dumps, ensure_ascii=False)
+_NAMES = {"json": "string", "whole": "int64"}  # where pyarrow has others for the kinds
 
 
-_KINDS = {bool: "bool_", int: "int64", float: "float64", str: "string"}  # of columns; all other values are JSON
+def write_parquet(path: Path, manifest: Manifest, folder: Path, numbers: Sequence[int]) -> None:
+    """Write the results of some parts into a parquet file; they are read twice.
 
-
-def write_parquet(path: Path, manifest: Manifest, parts: Batches) -> None:
-    """Write results into a parquet file.
-
-    Args:
-        parts: the results of each part; they are gone through twice.
     Raises:
         ArgumentError: pyarrow is not installed.
         GenError: the results are answers in OpenAI's format.
         OSError: the file cannot be written.
     """
     parquet = import_parquet()
+    import pyarrow
+
+    value = _value_type(manifest)
     kinds: dict[str, str | None] = {}
-    for results in parts:
-        for result in results:
+    for number in numbers:
+        for result in read_part(folder, number):
             if "custom_id" in result:
                 raise GenError("answers in OpenAI's format are JSON lines; give a file *.jsonl.")
-            for name, value in result.get("input", {}).items():
-                kinds[name] = _wider(kinds.get(name), value)
-    columns = {name: kind or "string" for name, kind in kinds.items()}
-    value = _value_type(manifest)
-    schema = _schema(manifest, value, columns)
+            made = result.get("values") or [result.get("value")]
+            if not all(_holds(value, one) for one in made):
+                value = None
+            for name, one in _columns(result).items():
+                kinds[name] = _wider(kinds.get(name), one)
+    known = _known(manifest, value or pyarrow.string())
+    more = {}
+    for name in sorted(kinds, key=lambda name: name.startswith("input_")):
+        if name not in known:
+            more[name] = kinds[name] or "string"
+    types = {name: getattr(pyarrow, _NAMES.get(kind, kind))() for name, kind in more.items()}
+    schema = pyarrow.schema(known | types)
     with written_aside(path) as aside, parquet.ParquetWriter(aside, schema) as writer:
-        for results in parts:
-            rows = [_row(result, columns, as_json=value is None) for result in results]
-            writer.write_table(_table(rows, schema))
+        for number in numbers:
+            rows = [_row(result, more, as_json=value is None) for result in read_part(folder, number)]
+            writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
+
+
+def _columns(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a result by their columns; those of its row have names of their own."""
+    columns = dict(result)
+    for name, value in columns.pop("input", {}).items():
+        columns[f"input_{name}"] = value
+    return columns
 
 
 def _wider(kind: str | None, value: Any) -> str | None:
-    """The type of a column of type `kind` that also has this value; None if it has no value."""
+    """The kind of a column of this kind that also has this value; None if it has no value. Numbers are "whole" as long
+    as float64 has all of them, too.
+    """
     if value is None:
         return kind
     found = _KINDS.get(type(value), "json")
-    if found == "int64" and not -(2**63) <= value < 2**63:
-        found = "json"
-    if kind in (None, found):
-        return found
-    return "float64" if {kind, found} == {"int64", "float64"} else "json"
+    if found == "whole" and abs(value) > 2**53:
+        found = "int64" if -(2**63) <= value < 2**63 else "json"
+    return found if kind in (None, found) else _WIDER.get(frozenset((kind, found)), "json")
 
 
-def _schema(manifest: Manifest, value: Any, columns: Mapping[str, str]) -> Any:
-    """The columns of the file, of results and then of rows."""
+def _holds(kind: Any, value: Any) -> bool:
+    """Whether a type of pyarrow has room for all of a value; None is JSON, which has."""
+    import pyarrow
+
+    if kind is None:
+        return True
+    try:
+        read = pyarrow.scalar(value, kind).as_py()
+    except (ArithmeticError, TypeError, ValueError):  # pyarrow's errors are of these, too
+        return False
+    return _has(read, value)
+
+
+def _has(read: Any, value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(name in read and _has(read[name], one) for name, one in value.items())
+    if isinstance(value, list):
+        return all(map(_has, read, value))
+    return bool(read == value)
+
+
+def _known(manifest: Manifest, value: Any) -> dict[str, Any]:
+    """The columns that each job has, with their types."""
     import pyarrow
 
     text, whole = pyarrow.string(), pyarrow.int64()
-    value = value or text
     fields: dict[str, Any] = {"id": text}
     if _makes_several(manifest):
         fields |= {"texts": pyarrow.list_(text), "values": pyarrow.list_(value), "finish_reasons": pyarrow.list_(text)}
@@ -131,9 +156,7 @@ def _schema(manifest: Manifest, value: Any, columns: Mapping[str, str]) -> Any:
         fields |= {"text": text, "value": value, "finish_reason": text}
     if manifest.settings["output_type"] is None:
         fields = {name: kind for name, kind in fields.items() if not name.startswith("value")}
-    fields |= {"tokens": whole, "seed": whole, "error": text}
-    kinds = {name: text if kind == "json" else getattr(pyarrow, kind)() for name, kind in columns.items()}
-    return pyarrow.schema([*fields.items(), *((f"input_{name}", kind) for name, kind in kinds.items())])
+    return fields | {"tokens": whole, "seed": whole, "error": text}
 
 
 def _row(result: Mapping[str, Any], columns: Mapping[str, str], *, as_json: bool) -> dict[str, Any]:
@@ -142,22 +165,15 @@ def _row(result: Mapping[str, Any], columns: Mapping[str, str], *, as_json: bool
     Args:
         as_json: whether values are written as JSON.
     """
-    row = dict(result)
-    if as_json and "value" in result:
-        row["value"] = json.dumps(result["value"], ensure_ascii=False)
-    if as_json and "values" in result:
-        row["values"] = [json.dumps(value, ensure_ascii=False) for value in result["values"]]
-    given = row.pop("input", {})
+    row = _columns(result)
+    if as_json and "value" in row:
+        row["value"] = _as_json(row["value"])
+    if as_json and "values" in row:
+        row["values"] = [*map(_as_json, row["values"])]
     for name, kind in columns.items():
-        value = given.get(name)
-        row[f"input_{name}"] = json.dumps(value, ensure_ascii=False) if kind == "json" and name in given else value
+        if kind == "json" and name in row:
+            row[name] = _as_json(row[name])
     return row
-
-
-def _table(rows: list[dict[str, Any]], schema: Any) -> Any:
-    import pyarrow
-
-    return pyarrow.Table.from_pylist(rows, schema=schema)
 
 
 def _makes_several(manifest: Manifest) -> bool:
@@ -185,7 +201,7 @@ def _type_of(schema: Any, definitions: Mapping[str, Any], depth: int) -> Any:
     options = schema.get("enum", [schema["const"]] if "const" in schema else [])
     if options and all(isinstance(one, str) for one in options):
         return pyarrow.string()
-    kind = schema.get("type")
+    kind = str(schema.get("type"))  # it may be a list of types
     if kind in _SIMPLE and not options:
         return getattr(pyarrow, _SIMPLE[kind])()
     if kind == "array" and "items" in schema and "prefixItems" not in schema:

@@ -7,11 +7,13 @@ from typing import Any, Literal
 import pyarrow
 import pyarrow.parquet
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 import gen
+from gen.offline.folder import Manifest, write_manifest, write_part
 from gen.offline.rows import Row, read_row, row_seed
 from gen.offline.status import merge
+from gen.offline.worker import schema_of_type
 from gen.server import app
 from tests.offline.helpers import read_parts, write_rows
 from tests.server.client import Client
@@ -32,13 +34,14 @@ class Person(BaseModel):
 
 
 ROWS: list[dict[str, Any]] = [
-    {"prompt": "Describe Ada as JSON.\n", "n": 1, "text": "clash", "any": [1], "x": 1, "only": None},
-    {"prompt": "Describe Bob as JSON.\n", "n": None, "any": "a", "x": 1.5, "large": 3},
+    {"prompt": "Describe Ada as JSON.\n", "n": 1, "text": "clash", "any": [1], "x": 1, "far": 2**60 + 1, "only": None},
+    {"prompt": "Describe Bob as JSON.\n", "n": None, "any": "a", "x": 1.5, "far": 0.5, "large": 3},
     {"prompt": 7, "text": "of a row with an error", "flag": True, "large": 2**70},
     {"prompt": "Describe Cleo as JSON.\n", "flag": None},
 ]
 KINDS = {
-    "n": "int64", "text": "string", "any": "string", "x": "double", "only": "string", "large": "string", "flag": "bool",
+    "n": "int64", "text": "string", "any": "string", "x": "double", "far": "string",
+    "only": "string", "large": "string", "flag": "bool",
 }  # fmt: skip
 
 
@@ -79,6 +82,49 @@ def test_values_of_no_fixed_form_are_json_and_several_texts_are_lists(output_typ
         assert row["texts"] == result.get("texts")
         assert row["values"] == (None if "error" in result else [*map(json.dumps, result["values"])])
         assert "text" not in row
+
+
+class Named(BaseModel):
+    name: str = Field(validation_alias="Name")
+
+
+OPEN = gen.json_schema({"type": "object", "properties": {"a": {"type": "integer"}}}, closed=False)
+
+
+@pytest.mark.parametrize(
+    ("output_type", "values", "kind"),
+    [
+        (OPEN, [{"a": 1}], "struct<a: int64>"),
+        (OPEN, [{"a": 1, "b": 2}], "string"),
+        (list[Named], [[{"name": "x"}]], "string"),
+        (gen.json_schema({"type": ["string", "null"]}), ["a", None], "string"),
+        (int, [1, 10**25], "string"),
+        (float, [1, 2.5], "double"),
+        (float, [2**60 + 1, 1.5], "string"),
+    ],
+)
+def test_no_part_of_a_value_is_lost(output_type: Any, values: list[Any], kind: str, tmp_path: Path) -> None:
+    settings = {"sampler": None, "num_return_sequences": 1, "output_type": {}}
+    told: Any = {"inputs": [], "fingerprint": {}, "sources": {}, "batch_size": 1, "part_rows": 9, "threads": 1}
+    schema = schema_of_type(output_type)
+    write_manifest(tmp_path, Manifest(settings=settings, schema=schema, parts=[(0, len(values))], **told))
+    results = [{"id": "x", "text": "", "value": value} for value in values]
+    write_part(tmp_path, 0, results, {})
+    merge(tmp_path, tmp_path / "all.parquet")
+    table = pyarrow.parquet.read_table(tmp_path / "all.parquet")
+    assert str(table.schema.field("value").type) == kind
+    read = table["value"].to_pylist()
+    assert [json.loads(one) for one in read] == values if kind == "string" else read == values
+
+
+def test_the_table_has_all_that_results_have(tmp_path: Path) -> None:
+    more: Any = {"max_new_tokens": 2, "top_logprobs": 1, "receipts": True, "retries": 1, "chat": True}
+    results, table = merged(tmp_path, None, **more)
+    for row, result in zip(table.to_pylist(), results, strict=True):
+        for name in ("attempts", "top_logprobs", "receipt"):
+            read = json.loads(row[name]) if isinstance(row[name], str) else row[name]
+            assert read == result.get(name)
+    assert table.schema.names[-1].startswith("input_")
 
 
 def test_what_is_there_can_be_merged_and_other_files_are_refused(tmp_path: Path) -> None:
@@ -201,6 +247,14 @@ def test_answers_are_json_lines_alone(tmp_path: Path) -> None:
     with pytest.raises(gen.GenError, match=r"answers in OpenAI's format are JSON lines; give a file \*\.jsonl"):
         report.merge(tmp_path / "all.parquet")
     assert not (tmp_path / "all.parquet").exists()
+
+
+def test_what_only_a_server_answers_is_refused(tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = [{"stream": True}, {"prompt_logprobs": 0}, {"return_receipt": True}]
+    source = write_rows(tmp_path / "a.jsonl", [line(*one, **one) for one in asked])
+    answers = read_parts(gen.run_batch(source, tmp_path / "out", model="demo", progress=False).parts)
+    told = [answer["response"]["body"]["error"]["message"] for answer in answers]
+    assert [one.partition(" is for gen serve")[0] for one in told] == [*map("".join, asked)]
 
 
 def test_other_urls_are_refused() -> None:

@@ -85,6 +85,19 @@ def test_stdin_is_read_once_and_its_rows_are_named_for_it(tmp_path: Path, monkey
         write_rows(["-"], None, tmp_path)
 
 
+def test_what_parquet_has_and_json_lacks_is_told_or_written_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pairs = pyarrow.array([[("k", 1)], None], pyarrow.map_(pyarrow.string(), pyarrow.int64()))
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": [b"one", None], "pairs": pairs}), path)
+    first, second = (read_row(record, "d", None, wrong) for record, wrong in read_records(str(path)))
+    assert "prompt is binary" in first.error and "neither" in second.error
+    assert (first.carried, second.carried) == ({"pairs": [["k", 1]]}, {"pairs": None})
+    twice = pyarrow.Table.from_arrays([pyarrow.array(["a"]), pyarrow.array(["b"])], names=["prompt", "prompt"])
+    pyarrow.parquet.write_table(twice, path)
+    with pytest.raises(gen.ArgumentError, match=r"two columns of .* have one name"):
+        list(read_records(str(path)))
+
+
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [

@@ -301,6 +301,7 @@ def test_a_finished_job_starts_no_worker(tmp_path: Path, monkeypatch: pytest.Mon
         ({"sampler": gen.samplers.greedy()}, "has sampler=None, got"),
         ({"batch_size": 7}, "has batch_size="),
         ({"seed": 9}, "has seed="),
+        ({"receipts": True}, "has receipts=None, got True"),
     ],
 )
 def test_a_folder_with_another_job_is_refused(

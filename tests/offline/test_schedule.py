@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-import gen
 from gen.offline.executors.schedule import Schedule, Slot, Step, Task
 
 
@@ -86,24 +85,6 @@ def test_whatever_kills_workers_every_row_is_run_once_and_those_that_kill_alone_
     else:  # a probe may have met a deadly row; only rows that kill a proven worker are blamed
         assert set(play.blamed) <= poison
         assert all(slot.out for slot in play.slots)
-
-
-def test_one_device_that_always_dies_beside_a_sound_one_costs_no_row_its_text() -> None:
-    play = Play({0: 8, 1: 8, 2: 8}, 2, set(), {0})
-    play.run(random.Random(1))
-    assert play.schedule.error is None
-    assert set(play.runs.values()) == {1}
-    assert not play.blamed
-    assert play.said[-1] == "cuda:0 is left out: 3 workers died there, one after the other, and ran no row."
-
-
-def test_where_no_device_is_left_the_job_ends_and_no_row_is_blamed() -> None:
-    play = Play({0: 8, 1: 8}, 2, set(), {0, 1})
-    play.run(random.Random(1))
-    assert isinstance(play.schedule.error, gen.GenError)
-    assert "no device is left of cuda:0, cuda:1" in str(play.schedule.error)
-    assert not play.blamed
-    assert play.deaths <= 6
 
 
 def test_a_row_that_is_the_whole_job_is_not_blamed_for_its_device() -> None:
