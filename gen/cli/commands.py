@@ -18,7 +18,6 @@ from gen.cli.options import DEVICE, IMAGE, TextOptions, TextsOptions, flag, opti
 from gen.cli.serve_command import serve_command
 from gen.cli.terminal import Given, read_prompts, say
 from gen.cli.values import check_top_logprobs, read_output_type, read_pictures
-from gen.errors import ArgumentError
 from gen.offline.described import made_sampler
 from gen.offline.files import finite
 
@@ -73,11 +72,6 @@ def generate_command(
     given = read_prompts(prompts, file)
     pictures = read_pictures(image)
     loaded = asked.load(device)
-    if output_type is not None:
-        output_type = gen.compile(loaded, output_type)
-        least, most = output_type.least_tokens or 0, asked.max_new_tokens
-        if most is not None and least > most:
-            raise ArgumentError(f"the shortest text has {least} tokens, and --max-new-tokens is {most}.")
     results = gen.generate_iter(
         loaded,
         (one.text for one in given),

@@ -69,7 +69,7 @@ def embed(
         raise ArgumentError(
             "texts are token ids, and prompt_name is for texts; begin each list with the prompt's token ids."
         )
-    prompt = "" if has_ids else _read_prompt(recipe, prompt_name)
+    prompt = "" if has_ids else read_prompt(recipe, prompt_name)
     skip = 0 if recipe.pools_prompt or not prompt else model.prompt_length(prompt)
     rows = _read_ids(model, texts, truncate=truncate) if has_ids else _tokenize(model, texts, prompt, truncate=truncate)
     order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))  # if memory is short, the first batch fails
@@ -134,7 +134,7 @@ def _checked(model: Encoder, rows: list[list[int]], texts: Sequence[Any]) -> lis
     return rows
 
 
-def _read_prompt(recipe: Recipe, name: str | None) -> str:
+def read_prompt(recipe: Recipe, name: str | None) -> str:
     """The prompt with this name, or the folder's default; "" if there is neither."""
     name = recipe.default_prompt_name if name is None else name
     if name is None:

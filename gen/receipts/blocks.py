@@ -161,15 +161,9 @@ class Reading:
         """Let a stage follow the recorded tokens, so that it has a state before each place."""
         going, width = feed.shape
         here = slice(0, going)
-        if self._device.type == "cpu":
-            for row, tokens in enumerate(feed.tolist()):
-                ahead = stage.ahead(row, self._most - 1)
-                if ahead is not None:
-                    all(ahead.go(token_id) for token_id in tokens[1:])  # up to one that is not allowed
-        else:
-            real = torch.full_like(feed[:, :1], width - 1)
-            padded = torch.nn.functional.pad(feed, (0, self._most - width))
-            stage.draft(here, padded, real, torch.full_like(real, at), walks=True)
+        real = torch.full_like(feed[:, :1], width - 1)
+        padded = torch.nn.functional.pad(feed, (0, self._most - width))
+        stage.draft(here, padded, real, torch.full_like(real, at), walks=True)
         stage.prepare(here, width)
 
     def _differ(self, check: Check, at: int, found: int, logits: Tensor, key: int) -> None:

@@ -5,7 +5,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -57,7 +57,8 @@ class Account:
         return ",".join(map(quote, self.ignored))[:_MOST_NAMES]
 
     def told(self, *, with_texts: bool = False) -> dict[str, Any]:
-        """Its line in the log: tokens are those of all its texts, "queue" and "first_token" their longest times."""
+        """Its line in the log: tokens are those of all its texts, each prompt's once; "queue" and "first_token" are
+        their longest times."""
         found: dict[str, Any] = {
             "id": self.id,
             "method": self.method,
@@ -67,13 +68,12 @@ class Account:
         }
         if self.texts is not None:
             made = self.texts.progress()
-            waited, first = [one.waited for one in made], [one.first_token for one in made]
             found |= {
                 "prompt_tokens": self.texts.prompt_tokens,
-                "cached_tokens": sum(one.cached_tokens for one in made),
+                "cached_tokens": self.texts.cached_tokens,
                 "completion_tokens": sum(one.tokens for one in made),
-                "queue": _longest(waited),
-                "first_token": _longest(first),
+                "queue": _longest(one.waited for one in made),
+                "first_token": _longest(one.first_token for one in made),
             }
         found |= {"seconds": round(self.seconds(), 4), "ignored": self.ignored_names() or None}
         if with_texts and self.texts is not None:
@@ -118,8 +118,8 @@ class Accounting:
         try:
             await self._app(scope, receive, send_with_id)
         finally:
+            self._ended(account)
             if account.endpoint is not None:
-                self._ended(account)
                 LOG.info("request", extra={"told": account.told(with_texts=self._log_texts)})
 
 
@@ -171,5 +171,5 @@ def _when(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _longest(seconds: list[float | None]) -> float | None:
-    return round(max(found), 4) if (found := [one for one in seconds if one is not None]) else None
+def _longest(seconds: Iterable[float | None]) -> float | None:
+    return max((round(one, 4) for one in seconds if one is not None), default=None)

@@ -44,8 +44,13 @@ class Body(BaseModel):
 
     @property
     def ignored(self) -> list[str]:
-        """The fields that change nothing: unknown ones, and harmless ones."""
-        return [name for name in self.model_extra or () if name not in self.refused]
+        """The fields that change nothing: unknown ones, and harmless ones; "a.b" is the field b of a."""
+        found = [name for name in self.model_extra or () if name not in self.refused]
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, Body):
+                found += [f"{name}.{field}" for field in value.ignored]
+        return found
 
     @classmethod
     def words(cls, fields: Mapping[str, Any]) -> dict[str, str]:
@@ -73,7 +78,7 @@ class Body(BaseModel):
             name, reason = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
             got = "" if first["type"] == "missing" else f", got {show(first['input'])}"
             raise refused(f"{name}: {reason}{got}", name) from None
-        unknown = [name for name in body.model_extra or () if name not in cls.refused and name not in cls.harmless]
+        unknown = [name for name in body.ignored if name not in cls.harmless]
         if strict and unknown:
             raise refused(f"{unknown[0]} is no field of this request: see /openapi.json.", unknown[0])
         return body

@@ -37,6 +37,8 @@ def _message(message: Any, name: str, field: str) -> dict[str, Any]:
     role, content = message.get("role"), message.get("content")
     if role not in _ROLES:
         raise refused(f"{name}: the role must be one of {', '.join(_ROLES)}, got {show(role)}", field)
+    if message.get("function_call"):
+        raise refused(f"{name}: function_call is not supported; give tool_calls.", field)
     if content is None and role == "assistant":
         content = message.get("refusal") or ""
     if isinstance(content, list):

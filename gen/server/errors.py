@@ -64,32 +64,25 @@ def told(error: Exception, words: Mapping[str, str] | None = None) -> ApiError:
     return ApiError(500, str(error) if isinstance(error, GenError) else "an internal error; the server's log has it.")
 
 
-_OPENAI = {
-    401: "authentication_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-    500: "server_error",
-    503: "server_error",
-    504: "timeout_error",
+_KINDS = {  # the name of an error's kind in OpenAI's form, and in Anthropic's
+    401: ("authentication_error", "authentication_error"),
+    404: ("not_found_error", "not_found_error"),
+    413: ("invalid_request_error", "request_too_large"),
+    429: ("rate_limit_error", "rate_limit_error"),
+    500: ("server_error", "api_error"),
+    503: ("server_error", "overloaded_error"),
+    504: ("timeout_error", "timeout_error"),
 }
-_ANTHROPIC = {
-    401: "authentication_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    500: "api_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
+_OTHER = ("invalid_request_error", "invalid_request_error")
 
 
 def in_openai_form(error: ApiError) -> dict[str, Any]:
     """An error as OpenAI's clients read it."""
-    kind = _OPENAI.get(error.status, "invalid_request_error")
+    kind, _ = _KINDS.get(error.status, _OTHER)
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
 
 
 def in_anthropic_form(error: ApiError) -> dict[str, Any]:
     """An error as Anthropic's clients read it."""
-    kind = _ANTHROPIC.get(error.status, "invalid_request_error")
+    _, kind = _KINDS.get(error.status, _OTHER)
     return {"type": "error", "error": {"type": kind, "message": error.message}}

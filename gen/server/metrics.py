@@ -59,7 +59,9 @@ class Metrics:
 
     def ended(self, account: Account) -> None:
         """Count a request that has ended."""
-        self._requests.labels(account.endpoint, account.status).inc()
+        endpoint = str(account.endpoint)
+        known = not endpoint.startswith("/")  # clients choose other paths
+        self._requests.labels(endpoint if known else "other", account.status).inc()
         if account.ignored:
             self._ignored.labels(account.endpoint).inc(len(account.ignored))
         if account.texts is None:

@@ -84,11 +84,6 @@ class Tools:
     type: ToolCallsType
     choice: str
 
-    @property
-    def names_one(self) -> bool:
-        """Whether the choice is the name of a tool."""
-        return self.choice not in ("auto", "required", "none")
-
 
 def read_tools(given: Sequence[Any] | None, choice: Any, *, parallel: bool, most_kb: float) -> Tools | None:
     """The tools that a request gives; None if there are none.

@@ -63,6 +63,8 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
 
     def ended(account: Account) -> None:
         keys.end(account.key)
+        if account.endpoint is None:
+            return
         metrics.ended(account)
         if settings.tracer is not None:
             from gen.server.tracing import record
@@ -145,12 +147,14 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
         return handle
 
     async def health(request: Request) -> Response:
+        account_of(request).endpoint = None  # it is neither counted nor logged
         state = served.health()
         if state == "ok" and served.draining and request.url.path != "/health/live":
             state = "draining"
         return JSONResponse({"status": state}, 200 if state == "ok" else 503)
 
     async def described(request: Request) -> Response:
+        account_of(request).endpoint = None
         return JSONResponse(describe({path: (name, body) for path, name, body, *_ in (*TEXTS, *OTHERS)}))
 
     async def count(request: Request) -> Response:
@@ -168,8 +172,8 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
     routes += [
         Route("/v1/models", guarded("models", models)),
         Route("/v1/models/{name:path}", guarded("models", model)),
-        *(Route(path, _untold(health)) for path in ("/health", "/health/live", "/health/ready")),
-        Route("/openapi.json", _untold(described)),
+        *(Route(path, health) for path in ("/health", "/health/live", "/health/ready")),
+        Route("/openapi.json", described),
         Route("/metrics", guarded(None, count)),
     ]
     cors = Middleware(CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"])
@@ -187,16 +191,6 @@ def account_of(request: Request) -> Account:
     """What is told of a request."""
     account: Account = request.state.account
     return account
-
-
-def _untold(handle: Handler) -> Handler:
-    """A handler whose requests are neither counted nor logged."""
-
-    async def answer(request: Request) -> Answer:
-        account_of(request).endpoint = None
-        return await handle(request)
-
-    return answer
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

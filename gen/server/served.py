@@ -17,7 +17,7 @@ from gen.loop.memory import token_bytes, tokens_that_fit
 from gen.models.base import Model
 from gen.receipts.digests import module_of, weights_digest
 from gen.requests.images import read_image
-from gen.requests.prompts import Prompt, messages_of, read_one_prompt
+from gen.requests.prompts import Prompt, begun_message, messages_of, read_one_prompt
 from gen.samplers import Sampler, sample_seed
 from gen.samplers.backends.random import draw_seed
 from gen.server.compiling import Compiling
@@ -25,7 +25,7 @@ from gen.server.errors import ApiError, refused
 from gen.server.settings import Settings
 from gen.server.texts import Texts
 from gen.server.waiting import UnderWay
-from gen.tools.calls import ToolCallsType
+from gen.tokens.thoughts import Thinking, marks_of_chat, switched
 
 T = TypeVar("T")
 _SAMPLE = 256  # tokens of a row whose size is looked at
@@ -135,10 +135,9 @@ class Served:
             prompts = await self.in_thread(partial(self._with_pictures, asked.prompts), size=size)
             asked = replace(asked, prompts=prompts)
         seeds = [draw_seed() if asked.seed is None else asked.seed for _ in asked.prompts]
-        calls = isinstance(asked.output_type, ToolCallsType)
         only_prompts = asked.cap == 0 and asked.prompt_logprobs is not None
         submit = partial(self._submit, asked, seeds)
-        texts = Texts(submit, count, asked.n, self.engine.rows, calls=calls, only_prompts=only_prompts)
+        texts = Texts(submit, count, asked.n, self.engine.rows, only_prompts=only_prompts)
         await self.compiling.ready(asked.output_type)
         if asked.receipts:  # the first one reads all weights
             await self.in_thread(partial(weights_digest, self.model))
@@ -173,14 +172,23 @@ class Served:
         most = int(self.settings.max_image_mpx * 1e6)
         return [_pictures_read(messages_of(one), most) or one for one in prompts]
 
-    def prompt_ids(self, prompt: Prompt, template_kwargs: Mapping[str, object] | None = None) -> list[int]:
-        """The token ids of a prompt, its images' included."""
+    def prompt_ids(
+        self, prompt: Prompt, template_kwargs: Mapping[str, object] | None = None, thinks: Thinking = None
+    ) -> list[int]:
+        """The token ids of a conversation, its images' included.
+
+        Args:
+            thinks: how much the model thinks, see `gen.generate`; the prompt may begin a thought, or close one.
+        """
+        tokenizer = self.model.tokenizer
+        template_kwargs = switched(tokenizer, template_kwargs, thinks)
         if self.model.reads_images:
             [prompt] = self._with_pictures([prompt])
         token_ids, _ = read_one_prompt(
             self.model, 0, prompt, [], chat=False, template_kwargs=template_kwargs, local_files=False
         )
-        return token_ids
+        begun = begun_message(prompt, template_kwargs)
+        return marks_of_chat(tokenizer, template_kwargs, token_ids, begun, thinks)[1]
 
 
 def _pictures_read(messages: Sequence[Mapping[str, Any]], most_pixels: int) -> list[dict[str, Any]]:

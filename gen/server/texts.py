@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gen.calls.streams import EngineStream, Progress
 from gen.completions import Completion, StreamEvent
 from gen.errors import EngineFull, IncompleteError, ValueRefusedError
+from gen.loop.results.events import Events
 
 _WITHOUT_VALUE = (IncompleteError, ValueRefusedError)  # errors of texts that clients get nevertheless
 _PAUSE = 0.02  # seconds until a text asks again for room in the engine, after other texts of its request got room
@@ -35,7 +36,6 @@ class Texts:
         count: how many texts there are.
         n: how many of them each prompt has; they have consecutive numbers.
         rows: how many texts run at once.
-        calls: whether the texts may call tools.
         only_prompts: whether only the prompts' log-probabilities are wanted.
     """
 
@@ -46,11 +46,10 @@ class Texts:
         n: int,
         rows: int,
         *,
-        calls: bool,
         only_prompts: bool = False,
     ) -> None:
         self._submit, self._n, self._rows = submit, n, rows
-        self._calls, self._only_prompts = calls, only_prompts
+        self._only_prompts = only_prompts
         self.streams: list[EngineStream | None] = [None] * count
         self._slots = asyncio.Semaphore(rows)
         self._joining = asyncio.Lock()  # held by the text that asks for room next
@@ -74,6 +73,11 @@ class Texts:
     def prompt_tokens(self) -> int:
         """How many tokens the prompts have of texts that have joined; a prompt of several texts counts once."""
         return sum(stream.prompt_tokens for stream in self.streams[:: self._n] if stream is not None)
+
+    @property
+    def cached_tokens(self) -> int:
+        """How many of these tokens were in the KV cache already."""
+        return sum(stream.progress().cached_tokens for stream in self.streams[:: self._n] if stream is not None)
 
     def progress(self) -> list[Progress]:
         """How far each of the texts has come that have joined the engine."""
@@ -161,11 +165,7 @@ class Texts:
                 made = error.completion
             if self._only_prompts:
                 made = replace(made, text="", token_ids=[], logprobs=[], top_logprobs=[], finish_reason="length")
-            if self._calls:
-                with suppress(*_WITHOUT_VALUE):
-                    async for event in stream.events():  # only one: events that nobody has read are merged
-                        return Ended(made, event)
-            return Ended(made, as_event(made))
+            return Ended(made, Events(stream.request, lambda: None).whole(made))
 
     async def _follow(self, number: int) -> AsyncGenerator[tuple[int, StreamEvent | Completion]]:
         if self._only_prompts:
@@ -184,15 +184,3 @@ class Texts:
                 yield number, stream.completion()
             except _WITHOUT_VALUE as error:
                 yield number, error.completion
-
-
-def as_event(made: Completion) -> StreamEvent:
-    """A whole text that calls no tools, as one event."""
-    return StreamEvent(
-        text=made.text,
-        reasoning=made.reasoning or "",
-        token_ids=made.token_ids,
-        logprobs=made.logprobs,
-        top_logprobs=made.top_logprobs,
-        prompt_logprobs=made.prompt_logprobs,
-    )

@@ -116,21 +116,20 @@ def event(value: object, name: str = "") -> str:
     return f"event: {name}\n{data}" if name else data
 
 
-def usage_of(made: Sequence[Completion], prompt_tokens: int, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The usage in the form of OpenAI's completions and chat completions."""
+def usage_of(made: Sequence[Completion], prompt_tokens: int, tokenizer: Tokenizer, n: int) -> dict[str, Any]:
+    """The usage in the form of OpenAI's completions and chat completions.
+
+    Args:
+        n: how many of the texts each prompt has, one after the other.
+    """
     new = sum(len(one.token_ids) for one in made)
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": new,
         "total_tokens": prompt_tokens + new,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens(made, prompt_tokens)},
+        "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in made[::n])},
         "completion_tokens_details": {"reasoning_tokens": reasoning_tokens(made, tokenizer)},
     }
-
-
-def cached_tokens(made: Sequence[Completion], prompt_tokens: int) -> int:
-    """How many tokens of prompts were in the KV cache already; a prompt of several texts counts once."""
-    return min(sum(one.cached_tokens for one in made), prompt_tokens)
 
 
 def reasoning_tokens(made: Sequence[Completion], tokenizer: Tokenizer) -> int:

@@ -65,12 +65,6 @@ def test_penalties_go_with_every_sampler(kind: Any, settings: Any, penalty: Any)
     assert sampler.penalties == Penalties(**penalty)
 
 
-def test_beams() -> None:
-    sampler = read_sampler(beams=3, length_penalty=0.5)
-    assert isinstance(sampler, BeamSearchSampler)
-    assert (sampler.samples, sampler.length_penalty) == (3, 0.5)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

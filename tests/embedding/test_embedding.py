@@ -112,23 +112,6 @@ def test_no_texts_have_no_vectors_of_the_usual_width() -> None:
         assert (none.shape, none.dtype, none.device) == ((0, one.shape[1]), one.dtype, one.device)
 
 
-def test_arguments_that_cannot_be_used_are_refused() -> None:
-    model = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
-    embed: Any = gen.embed
-    with pytest.raises(gen.ArgumentError, match=r"must be a list of texts, got str; give \[text\] for one"):
-        embed(model, "a cat")
-    with pytest.raises(gen.ArgumentError, match="text 1 must be a str, got int"):
-        embed(model, ["a", 3])
-    with pytest.raises(gen.ArgumentError, match=r"pooling must be one of 'mean', 'cls', .*, got 'median'"):
-        embed(model, ["a"], pooling="median")
-    with pytest.raises(gen.ArgumentError, match="prompt_name must be one of the model's prompts, which are none"):
-        embed(model, ["a"], prompt_name="query")
-    with pytest.raises(gen.ArgumentError, match="text 1 has a lone surrogate"):
-        embed(model, ["a", "\ud800"])
-    with pytest.raises(gen.ArgumentError, match="batch_size must be a whole number at least 1, got 0"):
-        embed(model, ["a"], batch_size=0)
-
-
 def test_a_text_model_does_not_embed_and_an_encoder_does_not_generate(tmp_path: Path) -> None:
     text_model: Any = gen.from_transformers(tiny_model(), byte_tokenizer())
     encoder: Any = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
@@ -260,6 +243,7 @@ def test_a_real_model_finds_the_nearest_of_ten_sentences() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"texts": "a cat"}, r"texts must be a list of texts, got str; give \[text\] for one"),
         ({"texts": b"a cat"}, "texts must be a list of texts, got bytes"),
         pytest.param(
             {"texts": (text for text in TEXTS)},
@@ -275,6 +259,7 @@ def test_a_real_model_finds_the_nearest_of_ten_sentences() -> None:
         ({"prompt_name": ["query"]}, r"prompt_name must be one of the model's prompts, .*; got \['query'\]"),
         ({"truncate": None}, "truncate must be True or False, got None"),
         ({"progress": "yes"}, "progress must be True or False, got 'yes'"),
+        ({"batch_size": 0}, "batch_size must be a whole number at least 1, got 0"),
         ({"batch_size": 2.0}, "batch_size must be a whole number at least 1, got 2.0"),
         ({"batch_size": torch.tensor([1, 2])}, "batch_size must be a whole number at least 1, got Tensor"),
     ],

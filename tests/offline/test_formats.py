@@ -104,7 +104,7 @@ OPEN = gen.json_schema({"type": "object", "properties": {"a": {"type": "integer"
     ],
 )
 def test_no_part_of_a_value_is_lost(output_type: Any, values: list[Any], kind: str, tmp_path: Path) -> None:
-    settings = {"sampler": None, "num_return_sequences": 1, "output_type": {}}
+    settings: Any = {"sampler": None, "num_return_sequences": 1, "output_type": {}}
     told: Any = {"inputs": [], "fingerprint": {}, "sources": {}, "batch_size": 1, "part_rows": 9, "threads": 1}
     schema = schema_of_type(output_type)
     write_manifest(tmp_path, Manifest(settings=settings, schema=schema, parts=[(0, len(values))], **told))

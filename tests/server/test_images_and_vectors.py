@@ -4,6 +4,7 @@ import base64
 import io
 import math
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -112,6 +113,9 @@ def test_vectors_are_those_of_embed(engine: gen.Engine) -> None:
     assert [one["embedding"] for one in plain["data"]] == [pytest.approx(row, abs=1e-6) for row in wanted]
     token_ids = encoder.tokenize(texts)
     assert plain["usage"]["prompt_tokens"] == sum(map(len, token_ids))
+    encoder.recipe = replace(recipe := encoder.recipe, prompts={"own": "the "}, default_prompt_name="own")
+    assert client.post("/v1/embeddings", fields).json["usage"]["prompt_tokens"] == sum(map(len, token_ids)) + 2
+    encoder.recipe = recipe
     packed = client.post("/v1/embeddings", {**fields, "input": token_ids, "encoding_format": "base64"}).json
     for one, row in zip(packed["data"], wanted, strict=True):
         assert list(struct.unpack(f"<{len(row)}f", base64.b64decode(one["embedding"]))) == pytest.approx(row, abs=1e-6)

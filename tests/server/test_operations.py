@@ -128,11 +128,17 @@ def test_keys_have_names_and_limits(tmp_path: Path) -> None:
             await until(lambda: engine.stats().running + engine.stats().waiting == 4)
             model.open()
             again = await asyncio.gather(first, *others)
-            return [refused, *again, await client.send("POST", TEXT, {"prompt": "a"}, headers={"x_api_key": "a"})]
+            looks = [await client.send("GET", "/metrics", headers={"x_api_key": "a"}) for _ in range(2)]
+            return [
+                refused,
+                *again,
+                *looks,
+                await client.send("POST", TEXT, {"prompt": "a"}, headers={"x_api_key": "a"}),
+            ]
 
         refused, *answered = asyncio.run(run())
     assert (refused.status, refused.headers["retry-after"], refused.json["error"]["code"]) == (429, "1", "key_limit")
-    assert [one.status for one in answered] == [200] * 5
+    assert [one.status for one in answered] == [200] * 7
 
 
 @pytest.mark.parametrize(
@@ -209,6 +215,26 @@ def test_fields_without_effect_are_named_and_refused_by_a_strict_server(engine: 
     refused = strict.post(TEXT, asked)
     assert refused.status == 400 and refused.json["error"]["param"] == "max_token"
     assert "x-ignored-fields" not in strict.post(TEXT, {"prompt": "One", "max_tokens": 1, "user": "me"}).headers
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "field"),
+    [
+        (CHAT, {"messages": HELLO}, "stream_options.include_usag"),
+        ("/v1/responses", {"input": "Hi"}, "reasoning.efort"),
+        ("/v1/responses", {"input": "Hi"}, "text.form"),
+        ("/v1/messages", {"messages": HELLO}, "tool_choice.parallel"),
+        ("/v1/messages", {"messages": HELLO}, "thinking.budget"),
+    ],
+)
+def test_fields_within_others_are_named_and_refused_too(
+    path: str, asked: dict[str, Any], field: str, engine: gen.Engine
+) -> None:
+    name, inner = field.split(".")
+    lenient, strict = (Client(gen.server.app(engine, max_new_tokens=1, strict=one)) for one in (False, True))
+    assert lenient.post(path, {**asked, name: {inner: 1}}).headers["x-ignored-fields"] == field
+    refused = strict.post(path, {**asked, name: {inner: 1}})
+    assert refused.status == 400 and field in refused.json["error"]["message"]
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -217,6 +217,8 @@ def test_a_thought_comes_before_answers_of_types_and_is_counted(number: int, mor
     wanted = {"text": "Yes.", "thought": "hm, wet?", "calls": [], "end": ENDS["text"][number]}
     assert says(whole) == says(streamed) == wanted
     used = whole.json["usage"]
+    if path == MESSAGES:
+        assert thinker.post(f"{path}/count_tokens", asked).json == {"input_tokens": used["input_tokens"]}
     details = used.get("completion_tokens_details") or used.get("output_tokens_details")
     if details:
         assert details["reasoning_tokens"] == len("hm, wet?</think>\n\n")
@@ -237,6 +239,18 @@ def test_clients_may_want_no_thought(number: int, more: Any, thinker: Client) ->
     asked = {name: value for name, value in fields.items() if name != "tools"} | more
     told = says(thinker.post(path, asked))
     assert (told["text"], told["thought"]) == ("hm, wet?</think>\n\nYes.", "")  # all that it writes is its answer
+
+
+def test_a_thought_without_an_answer_is_all_that_there_is_whole_or_streamed() -> None:
+    model = ScriptedModel("<think>hm, wet?")
+    model.tokenizer.use_chat_template(THINKER)
+    with gen.Engine(model) as engine:
+        asked = {"messages": HELLO, "max_tokens": 40}
+        client = Client(gen.server.app(engine))
+        whole, streamed = client.posts([(MESSAGES, asked), (MESSAGES, {**asked, "stream": True})])
+    begun = [event["content_block"]["type"] for event in streamed.events if event["type"] == "content_block_start"]
+    assert [block["type"] for block in whole.json["content"]] == begun == ["thinking"]
+    assert message_says(whole) == message_says(streamed)
 
 
 def test_a_thought_that_is_sent_back_is_read_under_either_name() -> None:
@@ -274,19 +288,22 @@ def test_values_have_the_form_that_is_asked_for(number: int, demo: Any, client: 
         assert made.calls or json.loads(both["text"]) == made.answer
 
 
-def test_a_conversation_with_tools_is_the_same_in_each_protocol(demo: Any, client: Client) -> None:
-    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+@pytest.mark.parametrize("said", ["", "I look."])
+def test_a_conversation_with_tools_is_the_same_in_each_protocol(said: str, demo: Any, client: Client) -> None:
+    function = {"name": "weather", "arguments": '{"city": "Rome"}'}
+    call = {"id": "c1", "type": "function", "function": function}
     messages: Any = [
         {"role": "system", "content": "Be short."},
         *HELLO,
-        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "assistant", "content": said, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "rain"},
         {"role": "user", "content": "And now?"},
     ]
     wanted = gen.generate(demo, messages, seed=1, max_new_tokens=2)
     items: Any = [
         *HELLO,
-        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Rome"}'},
+        *([{"role": "assistant", "content": said}] if said else []),
+        {"type": "function_call", "call_id": "c1", **function},
         {"type": "function_call_output", "call_id": "c1", "output": "rain"},
         {"role": "user", "content": [{"type": "input_text", "text": "And now?"}]},
     ]
@@ -294,7 +311,10 @@ def test_a_conversation_with_tools_is_the_same_in_each_protocol(demo: Any, clien
         *HELLO,
         {
             "role": "assistant",
-            "content": [{"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Rome"}}],
+            "content": [
+                *([{"type": "text", "text": said}] if said else []),
+                {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Rome"}},
+            ],
         },
         {
             "role": "user",
@@ -312,11 +332,12 @@ def test_a_conversation_with_tools_is_the_same_in_each_protocol(demo: Any, clien
             (f"{MESSAGES}/count_tokens", {"system": "Be short.", "messages": blocks}),
         ]
     )
-    *said, counted = replies
-    assert [says(reply)["text"] for (_, says, _), reply in zip(PROTOCOLS, said, strict=True)] == [wanted] * 3
-    ends = [says(reply)["end"] for (_, says, _), reply in zip(PROTOCOLS, said, strict=True)]
+    *made, counted = replies
+    assert [says(reply)["text"] for (_, says, _), reply in zip(PROTOCOLS, made, strict=True)] == [wanted] * 3
+    ends = [says(reply)["end"] for (_, says, _), reply in zip(PROTOCOLS, made, strict=True)]
     assert ends == ["length", "incomplete", "max_tokens"]
-    assert counted.json == {"input_tokens": said[0].json["usage"]["prompt_tokens"]}
+    read = {reply.json["usage"].get("prompt_tokens", reply.json["usage"].get("input_tokens")) for reply in made[:2]}
+    assert counted.json == {"input_tokens": read.pop()} and not read
 
 
 def test_messages_go_on_with_the_assistants_last_one_and_stop_at_sequences(demo: Any, client: Client) -> None:

@@ -42,6 +42,7 @@ def test_fields_that_would_change_the_text_are_refused_by_name(path: str, body: 
         ({"messages": [{"role": "user"}]}, "messages", "content"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages", "input_audio"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages", "no text"),
+        ({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages", "give tool_calls"),
         ({"messages": HELLO, "temperature": "hot"}, "temperature", "number"),
         ({"messages": HELLO, "temperature": 3}, "temperature", "less than or equal to 2"),
         ({"messages": HELLO, "n": 0}, "n", "greater than or equal to 1"),
@@ -98,6 +99,9 @@ def test_bodies_that_do_not_say_that_they_are_json_are_refused(client: Client) -
 def test_paths_and_methods(client: Client) -> None:
     assert client.get("/v1/nothing").status == 404
     assert error_of(client.get("/v1/nothing"))["type"] == "not_found_error"
+    for path in ("/v1/nothing/1", "/v1/nothing/2"):
+        client.get(path)
+    assert b"/v1/nothing" not in (told := client.get("/metrics").body) and b'endpoint="other",status="404"' in told
     wrong = client.get(CHAT)
     assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
     assert [one["id"] for one in client.get("/v1/models").json["data"]] == ["demo", "other"]

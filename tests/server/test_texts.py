@@ -104,6 +104,17 @@ def test_several_texts_are_the_samples_of_a_seed_and_each_prompt_has_its_own(dem
     assert whole.json["usage"]["total_tokens"] == tokens + whole.json["usage"]["completion_tokens"]
 
 
+def test_what_was_read_before_of_a_prompt_of_several_texts_counts_once(demo: Any) -> None:
+    known, new = "Once upon a time, in a land far away, " * 3, "Nobody knew what the two friends had seen"
+    with gen.Engine(demo, rows=6) as engine:
+        client = Client(gen.server.app(engine))
+        client.post(TEXT, {"prompt": known, "max_tokens": 1})
+        alone = client.post(TEXT, {"prompt": known, "max_tokens": 1}).json["usage"]["prompt_tokens_details"]
+        asked = {"prompt": [known, new], "n": 3, "max_tokens": 1}
+        whole = client.post(TEXT, asked).json["usage"]["prompt_tokens_details"]
+        assert whole == alone == {"cached_tokens": len(demo.tokenizer.encode(known)) - 1}
+
+
 def test_a_list_that_is_longer_than_rows_and_queue_is_fed_as_it_fits(demo: Any) -> None:
     with gen.Engine(demo, rows=2, max_waiting=1) as engine:
         client = Client(gen.server.app(engine, max_prompts=12))
@@ -212,7 +223,7 @@ def test_a_text_whose_type_refuses_the_value_is_answered_nevertheless(engine: ge
     number = Annotated[int, Field(ge=0, le=9), AfterValidator(refuse)]
 
     async def read() -> tuple[list[Ended], list[Any]]:
-        texts = [Texts(lambda _: [engine.submit("One", number, seed=1)], 1, 1, 1, calls=False) for _ in range(2)]
+        texts = [Texts(lambda _: [engine.submit("One", number, seed=1)], 1, 1, 1) for _ in range(2)]
         whole, streamed = texts
         for one in texts:
             one.begin()

@@ -84,7 +84,8 @@ def read_chat(model: Model, body: ChatBody, most_kb: float) -> tuple[Asked, str]
         n=body.n,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
-    return asked, "tool_calls" if tools and not tools.names_one else "stop"
+    named = tools is None or tools.choice not in ("auto", "required", "none")  # a call that is asked for by name
+    return asked, "stop" if named else "tool_calls"
 
 
 def whole_chat(
@@ -98,7 +99,7 @@ def whole_chat(
     return {
         "object": "chat.completion",
         "choices": [_choice(tokenizer, body, number, one, called) for number, one in enumerate(ended)],
-        "usage": usage_of([one.completion for one in ended], prompt_tokens, tokenizer),
+        "usage": usage_of([one.completion for one in ended], prompt_tokens, tokenizer, body.n),
     }
 
 

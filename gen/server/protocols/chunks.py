@@ -4,9 +4,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from gen.completions import Completion
+from gen.server.bodies import Body
 from gen.server.errors import ApiError, in_openai_form, refused
 from gen.server.output_types import new_id, type_of_format, type_of_structure
 from gen.server.sampling import SamplingFields
@@ -17,7 +18,7 @@ _FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
 Likeliest = Annotated[int, Field(ge=0, le=20)]
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Body):
     """What a stream has besides the texts."""
 
     include_usage: bool = False
@@ -31,7 +32,7 @@ class ChunkedBody(SamplingFields):
     prompt_logprobs: Likeliest | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: StreamOptions = StreamOptions()
     return_receipt: bool = False
     user: Any = None
 
@@ -74,13 +75,13 @@ class ChunkWriter:
     """
 
     def __init__(self, tokenizer: Tokenizer, body: ChunkedBody, kind: str, **head: Any) -> None:
-        self._tokenizer = tokenizer
-        self._with_usage = body.stream_options is not None and body.stream_options.include_usage
+        self._tokenizer, self._n = tokenizer, body.n
+        self._with_usage = body.stream_options.include_usage
         self._head: dict[str, Any] = {"id": new_id(kind), "created": int(time.time()), **head}
 
     def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
         if self._with_usage:
-            yield self._event([], usage_of(made, prompt_tokens, self._tokenizer))
+            yield self._event([], usage_of(made, prompt_tokens, self._tokenizer, self._n))
         yield "data: [DONE]\n\n"
 
     def fail(self, error: ApiError) -> Iterable[str]:

@@ -13,7 +13,7 @@ from gen.server.likelihoods import Likely, in_prompt_form, in_text_form, likely_
 from gen.server.protocols.chunks import ChunkedBody, ChunkWriter, Likeliest
 from gen.server.sampling import NOT_SUPPORTED
 from gen.server.served import Asked, Served
-from gen.server.texts import Ended, Texts, as_event
+from gen.server.texts import Ended, Texts
 from gen.server.writing import Asking, usage_of
 from gen.tokens.tokenizers import Tokenizer
 
@@ -76,9 +76,11 @@ class CompletionWriter(ChunkWriter):
 
     def __init__(self, served: Served, body: CompletionBody, name: str, prompts: Sequence[Any], texts: Texts) -> None:
         super().__init__(served.model.tokenizer, body, "cmpl-", object="text_completion", model=name)
-        self._body, self._texts, self._prompts, decode = body, texts, prompts, self._tokenizer.decode
-        said = [(one if isinstance(one, str) else decode(one)) if body.echo else "" for one in prompts]
-        self._echoed = [text for text in said for _ in range(body.n)]  # what each text begins with
+        self._body, self._texts, self._prompts = body, texts, prompts
+        self._echoed = list[str]()  # what each text begins with
+        for prompt in prompts:
+            text = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
+            self._echoed += [text if body.echo else ""] * body.n
         self._offsets = [len(text) for text in self._echoed]  # where the next token of each text begins
         late = body.echo and body.logprobs is not None  # then a prompt is echoed once its log-probabilities are known
         self._late = set(range(len(self._echoed))) if late else set[int]()
@@ -90,7 +92,7 @@ class CompletionWriter(ChunkWriter):
             | self._of_prompt(number, one.said)
             for number, one in enumerate(ended)
         ]
-        usage = usage_of([one.completion for one in ended], prompt_tokens, self._tokenizer)
+        usage = usage_of([one.completion for one in ended], prompt_tokens, self._tokenizer, self._n)
         return {**self._head, "choices": choices, "usage": usage}
 
     def begin(self, prompt_tokens: int) -> Iterable[str]:
@@ -104,7 +106,8 @@ class CompletionWriter(ChunkWriter):
 
     def end(self, number: int, completion: Completion) -> Iterable[str]:
         if number in self._late:  # the text has no tokens
-            yield from self.grow(number, as_event(completion))
+            told = completion.prompt_logprobs
+            yield from self.grow(number, StreamEvent(token_ids=[], logprobs=[], prompt_logprobs=told))
         yield self._event([self._choice(number, "") | self._body.finished(completion)])
 
     def _choice(self, number: int, text: str, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:

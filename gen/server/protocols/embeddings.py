@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from gen.embedding.embed import embed
+from gen.embedding.embed import embed, read_prompt
 from gen.embedding.encoder import Encoder
 from gen.server.bodies import Body
 from gen.server.errors import ApiError, refused
@@ -34,8 +34,7 @@ class EmbeddingsBody(EmbedderBody):
 
 def embeddings(served: Served, body: EmbeddingsBody) -> dict[str, Any]:
     """The vector of each text."""
-    name, embedder = embedder_of(served, body.model)
-    vectors, tokens = embed_texts(served, embedder, read_prompts(body.input, "input"))
+    embedder, name, vectors, tokens = _embedded(served, body.model, read_prompts(body.input, "input"))
     if (wanted := body.dimensions) is not None:
         if wanted > vectors.shape[1]:
             raise refused(f"dimensions: the vectors of this model have {vectors.shape[1]}.", "dimensions")
@@ -54,23 +53,23 @@ def embeddings(served: Served, body: EmbeddingsBody) -> dict[str, Any]:
     return {"object": "list", "data": data, "model": name, "usage": usage}
 
 
-def embedder_of(served: Served, given: str | None) -> tuple[str, Encoder]:
-    """The embedder that a request asks for, and its name."""
+def _embedded(served: Served, given: str | None, texts: Sequence[Any]) -> tuple[Encoder, str, Tensor, int]:
+    """The embedder that a request asks for, its name, the vectors of texts, (texts, width), float32 on the CPU, and how
+    many tokens are read for them.
+    """
     embedder, names = served.settings.embedder, served.settings.embedder_names
     if embedder is None:
         raise ApiError(404, "this server has no embedder: start it with --embedder.", "model", "model_not_found")
     name = names[0] if given is None else given
     if name not in names:
         raise no_model(name, names)
-    return name, embedder
-
-
-def embed_texts(served: Served, embedder: Encoder, texts: Sequence[Any]) -> tuple[Tensor, int]:
-    """The vectors of texts, (texts, width), float32 on the CPU, and how many tokens the texts have."""
     if len(texts) > (most := served.settings.max_prompts):
         raise refused(f"a request may have {most} texts, and this one has {len(texts)}.")
-    tokens = sum(len(text) if isinstance(text, list) else len(embedder.tokenize([text])[0]) for text in texts)
-    return embed(embedder, texts).float().cpu(), tokens
+    before, tokens = read_prompt(embedder.recipe, None), 0
+    for text in texts:
+        row = text if isinstance(text, list) else embedder.tokenize([before + text])[0]
+        tokens += len(row)
+    return embedder, name, embed(embedder, texts).float().cpu(), tokens
 
 
 def _in_base64(vector: Any) -> str:
@@ -97,7 +96,8 @@ class ScoreBody(EmbedderBody):
 def rerank(served: Served, body: RerankBody) -> dict[str, Any]:
     """The documents, the likest to the query first; of equals, the earlier one."""
     documents = [_text_of(one) for one in body.documents]
-    name, vectors, tokens = _vectors(served, body, [body.query, *documents])
+    _, name, vectors, tokens = _embedded(served, body.model, [body.query, *documents])
+    vectors = normalize(vectors)
     found = (vectors[1:] @ vectors[0]).tolist()
     order = sorted(range(len(found)), key=lambda number: -found[number])[: body.top_n]
     results: list[dict[str, Any]] = [{"index": number, "relevance_score": found[number]} for number in order]
@@ -109,21 +109,16 @@ def rerank(served: Served, body: RerankBody) -> dict[str, Any]:
 
 def score(served: Served, body: ScoreBody) -> dict[str, Any]:
     """How alike each pair of texts is, from -1 to 1."""
-    first, second = ([one] if isinstance(one, str) else one for one in (body.text_1, body.text_2))
-    if not first or not second or (len(first) > 1 and len(first) != len(second)):
+    first = [body.text_1] if isinstance(body.text_1, str) else body.text_1
+    second = [body.text_2] if isinstance(body.text_2, str) else body.text_2
+    if not second or len(first) not in (1, len(second)):
         raise refused("text_1 must have one text, or as many as text_2.", "text_1")
-    name, vectors, tokens = _vectors(served, body, [*first, *second])
+    _, name, vectors, tokens = _embedded(served, body.model, [*first, *second])
+    vectors = normalize(vectors)
     found = (vectors[: len(first)] * vectors[len(first) :]).sum(1).tolist()
     data = [{"index": number, "object": "score", "score": one} for number, one in enumerate(found)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"id": new_id("score-"), "object": "list", "model": name, "data": data, "usage": usage}
-
-
-def _vectors(served: Served, body: EmbedderBody, texts: list[str]) -> tuple[str, Tensor, int]:
-    """The embedder's name, the vectors of texts, each of length 1, and how many tokens the texts have."""
-    name, embedder = embedder_of(served, body.model)
-    vectors, tokens = embed_texts(served, embedder, texts)
-    return name, normalize(vectors), tokens
 
 
 def _text_of(document: str | dict[str, Any]) -> str:

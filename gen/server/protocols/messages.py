@@ -2,23 +2,38 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from gen.completions import Completion, StreamEvent
 from gen.errors import show
-from gen.server.bodies import kind_of
+from gen.server.bodies import Body, kind_of
 from gen.server.conversations import asked_of_chat, read_messages, thinking
 from gen.server.errors import ApiError, in_anthropic_form, refused
 from gen.server.output_types import new_id, read_tools, type_of_format
 from gen.server.sampling import NOT_SUPPORTED, Number, SamplingFields
 from gen.server.served import Asked, Served
 from gen.server.texts import Ended
-from gen.server.writing import Asking, cached_tokens, event
+from gen.server.writing import Asking, event
 from gen.tokens.thoughts import Thinking
 
-_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_CHOICES = {None: None, "auto": "auto", "any": "required", "none": "none"}
+
+
+class ToolChoice(Body):
+    """Which tools are called."""
+
+    type: Literal["auto", "any", "tool", "none"] | None = None
+    name: str | None = None
+    disable_parallel_tool_use: bool = False
+
+
+class ThinkingOptions(Body):
+    """Whether the model thinks, and how many tokens its thought may have."""
+
+    type: Literal["enabled", "disabled", "adaptive"] | None = None
+    budget_tokens: Annotated[int, Field(ge=1)] | None = None
 
 
 class MessagesBody(SamplingFields):
@@ -32,7 +47,7 @@ class MessagesBody(SamplingFields):
         "structured_outputs": None,
         "response_format": None,
     }
-    harmless = frozenset({"context_management"})
+    harmless = frozenset({"context_management", "output_config.effort"})
     renamed: ClassVar[dict[str, tuple[str, ...]]] = SamplingFields.renamed | {
         "stop": ("stop_sequences", "stop"),
         "thinking": ("thinking",),
@@ -44,8 +59,8 @@ class MessagesBody(SamplingFields):
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
     stop_sequences: list[str] | None = None
     tools: list[Any] | None = None
-    tool_choice: dict[str, Any] | None = None
-    thinking: dict[str, Any] | None = None
+    tool_choice: ToolChoice = ToolChoice()
+    thinking: ThinkingOptions = ThinkingOptions()
     output_format: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
     # known fields that mean nothing for one model on one machine
@@ -71,15 +86,13 @@ def count_tokens(served: Served, body: MessagesBody) -> dict[str, Any]:
     """How many tokens the prompt of a conversation has."""
     served.name_of(body.model)
     asked = _read(served, body)
-    return {"input_tokens": len(served.prompt_ids(asked.prompts[0], asked.arguments["chat_template_kwargs"]))}
+    kwargs, thinks = asked.arguments["chat_template_kwargs"], asked.arguments["thinking"]
+    return {"input_tokens": len(served.prompt_ids(asked.prompts[0], kwargs, thinks))}
 
 
 def _read(served: Served, body: MessagesBody) -> Asked:
-    most_kb, choice = served.settings.max_schema_kb, body.tool_choice or {}
-    kind = choice.get("type", "auto" if body.tools else "none")
-    named = {"type": "function", "name": choice.get("name")} if kind == "tool" else _CHOICES.get(str(kind))
-    if named is None:
-        raise refused(f"tool_choice: the types are auto, any, tool and none, got {show(kind)}", "tool_choice")
+    most_kb, choice = served.settings.max_schema_kb, body.tool_choice
+    named = {"type": "function", "name": choice.name} if choice.type == "tool" else _CHOICES[choice.type]
     form, field = body.output_format, "output_format"
     if form is None and body.output_config is not None:
         form, field = body.output_config.get("format"), "output_config"
@@ -96,7 +109,7 @@ def _read(served: Served, body: MessagesBody) -> Asked:
         tools=read_tools(
             None if body.tools is None else [_tool(tool) for tool in body.tools],
             named,
-            parallel=not choice.get("disable_parallel_tool_use", False),
+            parallel=not choice.disable_parallel_tool_use,
             most_kb=most_kb,
         ),
         output_type=type_of_format(form, field, most_kb),
@@ -105,19 +118,11 @@ def _read(served: Served, body: MessagesBody) -> Asked:
     )
 
 
-def _thinking(served: Served, given: Mapping[str, Any] | None) -> Thinking:
-    kind = None if given is None else given.get("type")
-    if kind not in (None, "enabled", "disabled", "adaptive"):
-        raise refused(f"thinking: the types are enabled, adaptive and disabled, got {show(kind)}", "thinking")
-    if given is None or kind in (None, "adaptive"):
+def _thinking(served: Served, given: ThinkingOptions) -> Thinking:
+    if given.type in (None, "adaptive"):
         return None
-    _, thinks = thinking(served.model.tokenizer, "none" if kind == "disabled" else "high", "thinking")
-    budget = given.get("budget_tokens") if kind == "enabled" else None
-    if budget is None:
-        return thinks
-    if not isinstance(budget, int) or isinstance(budget, bool) or budget < 1:
-        raise refused(f"thinking.budget_tokens must be a whole number, at least 1, got {show(budget)}", "thinking")
-    return budget
+    _, thinks = thinking(served.model.tokenizer, "none" if given.type == "disabled" else "high", "thinking")
+    return thinks if given.type == "disabled" or given.budget_tokens is None else given.budget_tokens
 
 
 def _tool(tool: Any) -> Any:
@@ -200,13 +205,10 @@ class MessageWriter:
         self._head = {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": name}
         self._content: list[dict[str, Any]] = []  # the blocks; the last one may be open
         self._open = False  # whether the last block may still grow
-        self._called = False
 
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
         [one] = ended
         list(self.grow(0, one.said))
-        if not one.said.text and not self._called:
-            list(self._begin({"type": "text", "text": ""}))
         list(self.end(0, one.completion))
         for block in self._content:
             if block["type"] == "tool_use":
@@ -238,7 +240,6 @@ class MessageWriter:
             yield self._delta("text", "text_delta", "text", new.text)
         for delta in new.tool_calls:
             if delta.name is not None:
-                self._called = True
                 yield from self._end()
                 made = delta.id or new_id("toolu_")
                 yield from self._begin({"type": "tool_use", "id": made, "name": delta.name, "input": {}})
@@ -266,14 +267,14 @@ class MessageWriter:
         elif by_text:
             reason = "stop_sequence"
         else:
-            reason = "tool_use" if self._called else "end_turn"
+            called = any(block["type"] == "tool_use" for block in self._content)
+            reason = "tool_use" if called else "end_turn"
         return {"stop_reason": reason, "stop_sequence": made.stop_reason if by_text else None}
 
     def _usage(self, made: Completion, prompt_tokens: int) -> dict[str, Any]:
-        cached = cached_tokens([made], prompt_tokens)
         return {
-            "input_tokens": prompt_tokens - cached,
-            "cache_read_input_tokens": cached,
+            "input_tokens": prompt_tokens - made.cached_tokens,
+            "cache_read_input_tokens": made.cached_tokens,
             "cache_creation_input_tokens": 0,
             "output_tokens": len(made.token_ids),
         }

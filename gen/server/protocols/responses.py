@@ -19,7 +19,7 @@ from gen.server.output_types import new_id, read_tools, type_of_format
 from gen.server.sampling import NOT_SUPPORTED, SamplingFields
 from gen.server.served import Served
 from gen.server.texts import Ended
-from gen.server.writing import Asking, cached_tokens, event, reasoning_tokens
+from gen.server.writing import Asking, event, reasoning_tokens
 from gen.tokens.tokenizers import Tokenizer
 
 _NO_STORE = "this server stores nothing; give the whole conversation as input."
@@ -50,6 +50,7 @@ class ResponsesBody(SamplingFields):
         "structured_outputs": None,
         "response_format": None,
     }
+    harmless = frozenset({"truncation"})
     renamed: ClassVar[dict[str, tuple[str, ...]]] = SamplingFields.renamed | {
         "max_new_tokens": ("max_output_tokens",),
         "thinking": ("reasoning", "chat_template_kwargs"),
@@ -61,8 +62,8 @@ class ResponsesBody(SamplingFields):
     tools: list[Any] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool = True
-    text: TextOptions | None = None
-    reasoning: Reasoning | None = None
+    text: TextOptions = TextOptions()
+    reasoning: Reasoning = Reasoning()
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     include: list[str] | None = None
     metadata: dict[str, Any] | None = None
@@ -94,18 +95,17 @@ def respond(served: Served, body: ResponsesBody) -> Asking:
             raise refused(f"{field}: {why}", field)
     most_kb = served.settings.max_schema_kb
     template = clients_template(body.chat_template_kwargs)
-    effort = None if body.reasoning is None else body.reasoning.effort
     with_logprobs = body.top_logprobs is not None or "message.output_text.logprobs" in (body.include or ())
     messages = read_input(body.input, body.instructions)
     if messages[-1]["role"] == "assistant":  # an answer is a new message
         template |= {"add_generation_prompt": True, "continue_final_message": False}
-    thoughts, thinks = thinking(served.model.tokenizer, effort, "reasoning")
+    thoughts, thinks = thinking(served.model.tokenizer, body.reasoning.effort, "reasoning")
     asked = asked_of_chat(
         served.model,
         body,
         messages,
         tools=read_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls, most_kb=most_kb),
-        output_type=None if body.text is None else type_of_format(body.text.format, "text.format", most_kb),
+        output_type=type_of_format(body.text.format, "text.format", most_kb),
         template=thoughts | template,
         thinks=thinks,
         top_logprobs=(body.top_logprobs or 0) if with_logprobs else None,
@@ -129,10 +129,10 @@ def _head(body: ResponsesBody, name: str) -> dict[str, Any]:
         "parallel_tool_calls": body.parallel_tool_calls,
         "previous_response_id": None,
         "background": False,
-        "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
+        "reasoning": {"effort": body.reasoning.effort, "summary": None},
         "store": False,
         "temperature": body.temperature,
-        "text": {"format": (body.text and body.text.format) or {"type": "text"}},
+        "text": {"format": body.text.format or {"type": "text"}},
         "tool_choice": body.tool_choice or "auto",
         "tools": body.tools or [],
         "top_p": body.top_p,
@@ -153,8 +153,8 @@ def read_input(given: str | list[Any], instructions: str | None) -> list[dict[st
         elif kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
-            if messages and messages[-1]["role"] == "assistant" and messages[-1].get("tool_calls") is not None:
-                messages[-1]["tool_calls"].append(call)
+            if messages and messages[-1]["role"] == "assistant" and not thought:  # an item of the same answer
+                messages[-1].setdefault("tool_calls", []).append(call)
             else:
                 messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
         elif kind == "function_call_output":
@@ -239,10 +239,7 @@ class ResponseWriter:
             "output": self._output,
             "usage": {
                 "input_tokens": prompt_tokens,
-                "input_tokens_details": {
-                    "cached_tokens": cached_tokens([made], prompt_tokens),
-                    "cache_write_tokens": 0,
-                },
+                "input_tokens_details": {"cached_tokens": made.cached_tokens, "cache_write_tokens": 0},
                 "output_tokens": new,
                 "output_tokens_details": {"reasoning_tokens": reasoning_tokens([made], self._tokenizer)},
                 "total_tokens": prompt_tokens + new,
@@ -253,7 +250,7 @@ class ResponseWriter:
         """The events for more of a thought or of a message."""
         if not self._open or self._output[-1]["type"] != kind:
             yield from self._close()
-            yield from self._add(_thought() if kind == "reasoning" else _message())
+            yield from self._add(_begun(kind))
         part = self._output[-1]["content"][0]
         part["text"] += piece
         if kind == "reasoning":
@@ -303,17 +300,12 @@ class ResponseWriter:
         return event({"type": kind, "sequence_number": self._count - 1, **more}, kind)
 
 
-def _message() -> dict[str, Any]:
-    part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-    return {
-        "type": "message",
-        "id": new_id("msg_"),
-        "role": "assistant",
-        "status": "in_progress",
-        "content": [part],
-    }
-
-
-def _thought() -> dict[str, Any]:
-    part = {"type": "reasoning_text", "text": ""}
-    return {"type": "reasoning", "id": new_id("rs_"), "summary": [], "status": "in_progress", "content": [part]}
+def _begun(kind: str) -> dict[str, Any]:
+    """A thought or a message, before its first text."""
+    if kind == "reasoning":
+        own: dict[str, Any] = {"id": new_id("rs_"), "summary": []}
+        part: dict[str, Any] = {"type": "reasoning_text", "text": ""}
+    else:
+        own = {"id": new_id("msg_"), "role": "assistant"}
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+    return {"type": kind, **own, "status": "in_progress", "content": [part]}
