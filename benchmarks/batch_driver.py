@@ -13,7 +13,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +58,10 @@ def main() -> None:
         driving = []
         for workers in arguments.workers:
             driving.append(_run(folder, workers))
-            print(json.dumps(driving[-1]), flush=True)
         reading = _reading(folder / f"out{arguments.workers[0]}")
-        print(json.dumps(reading))
-    if arguments.json:
-        from benchmarks.measuring import machine, write_json  # imports torch, which no driver does
+    from benchmarks.measuring import publish  # imports torch, which no driver does
 
-        write_json(arguments.json, {"machine": machine(), "driving": driving, "reading": reading})
+    publish(arguments, driving=driving, reading=reading)
 
 
 def _run(folder: Path, workers: int) -> dict[str, Any]:
@@ -95,7 +91,7 @@ def _reading(out: Path) -> dict[str, float]:
     """Milliseconds that it takes to read the first and the last part."""
     manifest, _ = read_manifest(out)
     last = max(number for number, part in enumerate(manifest.parts) if part[-1] == A_SHARD)
-    times: Mapping[int, list[float]] = {0: [], last: []}
+    times: dict[int, list[float]] = {0: [], last: []}
     for _ in range(21):
         for number, taken in times.items():
             begin = time.process_time()

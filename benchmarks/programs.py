@@ -75,7 +75,7 @@ def theirs(
 
     model.hf_model.generation_config.eos_token_id = None  # otherwise it would stop although it is told not to
     device = model.placement.input_device
-    token_ids, mask = (tensor.to(device) for tensor in padded(model, prompts))
+    token_ids, mask = (tensor.to(device) for tensor in pad_left([model.tokenizer.encode(one) for one in prompts]))
     settings = GenerationConfig(
         max_new_tokens=new_tokens,
         pad_token_id=0,
@@ -111,13 +111,8 @@ def bare(model: TransformersModel, prompts: Sequence[str], new_tokens: int) -> P
     return run
 
 
-def padded(model: TransformersModel, prompts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and mask, (rows, width), padded on the left, on the CPU."""
-    return pad_left([model.tokenizer.encode(prompt) for prompt in prompts])
-
-
 def pad_left(encoded: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and mask, (rows, width), on the CPU."""
+    """Token ids and mask, (rows, width), padded on the left, on the CPU."""
     width = max(map(len, encoded))
     token_ids = torch.tensor([[0] * (width - len(ids)) + [*ids] for ids in encoded])
     mask = torch.tensor([[False] * (width - len(ids)) + [True] * len(ids) for ids in encoded])

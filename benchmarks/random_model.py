@@ -13,10 +13,11 @@ from gen.models.transformers.model import TransformersModel
 
 Shape = Literal["tiny", "135m", "1b"]
 
-_SHAPES: dict[str, dict[str, int]] = {
-    "tiny": {"hidden_size": 128, "intermediate_size": 256, "layers": 4, "heads": 4, "kv_heads": 2},
-    "135m": {"hidden_size": 576, "intermediate_size": 1536, "layers": 30, "heads": 9, "kv_heads": 3},  # SmolLM2's
-    "1b": {"hidden_size": 2048, "intermediate_size": 8192, "layers": 16, "heads": 32, "kv_heads": 8},  # Llama 3.2's
+_SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+_SHAPES = {
+    "tiny": (128, 256, 4, 4, 2),
+    "135m": (576, 1536, 30, 9, 3),  # SmolLM2's
+    "1b": (2048, 8192, 16, 32, 8),  # Llama 3.2's
 }
 
 
@@ -54,16 +55,11 @@ def load_random_model(vocab_size: int) -> TransformersModel:
 
 
 def _config(vocab_size: int, shape: Shape, context: int = 2048) -> LlamaConfig:
-    sizes = _SHAPES[shape]
     return LlamaConfig(
         vocab_size=vocab_size,
-        hidden_size=sizes["hidden_size"],
-        intermediate_size=sizes["intermediate_size"],
-        num_hidden_layers=sizes["layers"],
-        num_attention_heads=sizes["heads"],
-        num_key_value_heads=sizes["kv_heads"],
         max_position_embeddings=context,
         tie_word_embeddings=shape != "tiny",
         bos_token_id=None,
         eos_token_id=None,
+        **dict(zip(_SIZES, _SHAPES[shape], strict=True)),
     )

@@ -25,16 +25,11 @@ from typing import Any
 
 import gen
 from benchmarks.measuring import REAL, interleave, publish, read_arguments, spread
+from benchmarks.speculation import CASES
 
 NEW, HALF = 200, 100
 ROWS, CHANGED, ROW_TOKENS = 200, 10, 64
-PROMPTS = (
-    "Why is the sky blue?",
-    "Tell me a short story about a dragon who is afraid of fire.",
-    "What should I cook tonight with eggs and rice?",
-    "Explain what a hash table is.",
-    "Describe how bees find their way home.",
-)
+PROMPTS = [*CASES["open chat"][1], "Describe how bees find their way home."]
 THINGS = ("rivers", "bridges", "clocks", "maps", "lamps", "trains", "stones", "birds", "ships", "gardens")
 PLACES = ("Norway", "Peru", "Japan", "Kenya", "Canada", "India", "Spain", "Egypt", "Chile", "Poland")
 SETTINGS: dict[str, Any] = {"chat": True, "max_new_tokens": NEW, "eos_token_id": [], "seed": 7}

@@ -15,14 +15,9 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.calls.reading import find_step_rows
 from gen.completions import Completion
-from gen.loop.jobs import new_job
-from gen.loop.options import Options
-from gen.loop.runner import run_all
 from gen.models.base import Rows
 from gen.models.transformers.model import TransformersModel
-from gen.requests.request import Request
 from gen.samplers import Sampler
 
 SAMPLERS: list[Sampler] = [
@@ -77,26 +72,19 @@ def compare(model: TransformersModel, count: int, *, longest: int, new_tokens: i
     limits = [drawn.randint(1, new_tokens) for _ in prompts]
     samplers = [drawn.choice(SAMPLERS) for _ in prompts]
 
-    def run(numbers: list[int], rows: int | None = None) -> list[Completion]:
-        if rows is None:
-            found = gen.generate(
-                model,
-                [prompts[number] for number in numbers],
-                sampler=[samplers[number] for number in numbers],
-                max_new_tokens=[limits[number] for number in numbers],
-                seed=numbers,
-                eos_token_id=[],
-                details=True,
-                exact=True,
-            )
-            return [one for one in found if isinstance(one, Completion)]
-        requests = [
-            Request(prompt_ids=prompts[number], sampler=samplers[number], seeds=(number,), limit=limits[number])
-            for number in numbers
-        ]
-        jobs = [new_job(model, request) for request in requests]
-        run_all(model, jobs, Options(rows=rows, admit_tokens=64, step_rows=find_step_rows(model, True)))
-        return [job.completions()[0] for job in jobs]
+    def run(numbers: list[int], most: int | None = None) -> list[Completion]:
+        found: list[Completion] = gen.generate(
+            model,
+            [prompts[number] for number in numbers],
+            sampler=[samplers[number] for number in numbers],
+            max_new_tokens=[limits[number] for number in numbers],
+            seed=numbers,
+            eos_token_id=[],
+            details=True,
+            exact=True,
+            max_batch_tokens=most,
+        )
+        return found
 
     alone = {number: run([number])[0] for number in range(count)}
     left, batches = [*range(count)], 0
@@ -105,8 +93,8 @@ def compare(model: TransformersModel, count: int, *, longest: int, new_tokens: i
         size = drawn.randint(2, 24)
         batches += sum(not _same(alone[n], one) for n, one in zip(left[:size], run(left[:size]), strict=True))
         left = left[size:]
-    refilled = sum(not _same(alone[n], one) for n, one in enumerate(run([*range(count)], rows=8)))
-    with gen.Engine(model, rows=8, max_waiting=count, exact=True) as engine:
+    refilled = sum(not _same(alone[n], one) for n, one in enumerate(run([*range(count)], 8 * (longest + new_tokens))))
+    with gen.Engine(model, rows=8, max_waiting=count, admit_tokens=64, exact=True) as engine:
         streams = [
             engine.submit(prompts[n], sampler=samplers[n], max_new_tokens=limits[n], seed=n, eos_token_id=[])
             for n in range(count)

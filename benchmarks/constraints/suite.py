@@ -10,8 +10,8 @@ which expects formats to be only annotations, is "remarks": gen holds texts to f
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
 from itertools import islice, permutations, product
 from pathlib import Path
 from typing import Any
@@ -40,34 +40,30 @@ def main() -> None:
     rows, wrong = run(given.folder, load_random_model(300))  # what is accepted does not depend on the vocabulary
     if given.wrong:
         print(*wrong, sep="\n")
-    total = [_sum(rows, draft, kind) for draft in DRAFTS for kind in KINDS]
-    publish(given, rows=[asdict(row) for row in [*total, *rows]])
+    total = {(draft, kind, "all"): Counts() for draft in DRAFTS for kind in KINDS}
+    for (draft, kind, _), counts in rows.items():
+        total[draft, kind, "all"].update(counts)
+    names = ("draft", "kind", "keyword")
+    shown = [
+        dict(zip(names, key, strict=True)) | {column: counts[column] for column in COLUMNS}
+        for key, counts in (total | rows).items()
+    ]
+    publish(given, rows=shown)
 
 
-@dataclass
-class Row:
-    """What happened with the tests of one keyword.
+Counts = Counter[str]
+"""What happened with the tests of one keyword, by these names.
 
-    Attributes:
-        schemas: how many there are; `refused` of them with an error, `refused_closed` only in the closed reading.
-        valid, invalid: instances of the schemas that the open reading accepts.
-        rejected, accepted: valid and invalid ones in the open reading; `accepted_closed`: invalid ones in the closed.
-    """
-
-    draft: str
-    kind: str
-    keyword: str
-    schemas: int = 0
-    refused: int = 0
-    refused_closed: int = 0
-    valid: int = 0
-    rejected: int = 0
-    invalid: int = 0
-    accepted: int = 0
-    accepted_closed: int = 0
+schemas: how many there are; "refused" of them with an error, "refused_closed" only in the closed reading. valid,
+invalid: instances of the schemas that the open reading accepts; rejected, accepted: valid and invalid ones in the open
+reading; "accepted_closed": invalid ones in the closed.
+"""
+COLUMNS = ("schemas", "refused", "refused_closed", "valid", "rejected", "invalid", "accepted", "accepted_closed")
+Keyword = tuple[str, str, str]
+"""Its draft, its kind, and its name."""
 
 
-def run(folder: Path, model: Model) -> tuple[list[Row], list[str]]:
+def run(folder: Path, model: Model) -> tuple[dict[Keyword, Counts], list[str]]:
     """A row for each keyword and draft, and a line for everything that is wrong or refused.
 
     Raises:
@@ -76,26 +72,25 @@ def run(folder: Path, model: Model) -> tuple[list[Row], list[str]]:
     tests = next((one for one in (folder / "tests", folder / "json" / "tests") if one.is_dir()), None)
     if tests is None:
         raise FileNotFoundError(f"{folder} has no folder tests, nor json/tests")
-    rows: list[Row] = []
+    rows: dict[Keyword, Counts] = {}
     wrong: list[str] = []
     for draft in DRAFTS:
         for file in sorted((tests / draft).rglob("*.json")):
             keyword = str(file.relative_to(tests / draft).with_suffix(""))
             kind = "optional" if "optional" in file.parts else "remarks" if keyword == "format" else "required"
-            row = Row(draft, kind, keyword)
+            counts = rows[draft, kind, keyword] = Counts()
             for group in json.loads(file.read_text()):
-                wrong += _group(row, group, model)
-            rows.append(row)
+                wrong += _group(counts, draft, keyword, group, model)
     return rows, wrong
 
 
-def _group(row: Row, group: dict[str, Any], model: Model) -> Iterator[str]:
-    """Add one schema and its instances to a row; yields a line for everything that is wrong."""
+def _group(counts: Counts, draft: str, keyword: str, group: dict[str, Any], model: Model) -> Iterator[str]:
+    """Count one schema and its instances; yields a line for everything that is wrong."""
     schema = group["schema"]
     if isinstance(schema, dict):
-        schema = {"$schema": DRAFTS[row.draft]} | schema
-    where = f"{row.draft}/{row.keyword}: {group['description']}"
-    row.schemas += 1
+        schema = {"$schema": DRAFTS[draft]} | schema
+    where = f"{draft}/{keyword}: {group['description']}"
+    counts["schemas"] += 1
     for closed in (False, True):
         refusal = None
         try:
@@ -106,20 +101,17 @@ def _group(row: Row, group: dict[str, Any], model: Model) -> Iterator[str]:
             else:
                 refusal = str(error)
         if refusal is not None:
-            row.refused += not closed
-            row.refused_closed += closed
+            counts["refused_closed" if closed else "refused"] += 1
             yield f"{where}: refused{' when closed' * closed}: {refusal[:200]}"
             continue
         for test in group["tests"]:
             accepted = constraint is not None and any(constraint.accepts(text) for text in orders(test["data"]))
             if closed:
-                row.accepted_closed += accepted and not test["valid"]
+                counts["accepted_closed"] += accepted and not test["valid"]
             elif test["valid"]:
-                row.valid += 1
-                row.rejected += not accepted
+                counts.update(valid=1, rejected=not accepted)
             else:
-                row.invalid += 1
-                row.accepted += accepted
+                counts.update(invalid=1, accepted=accepted)
             if accepted > test["valid"] or (accepted < test["valid"] and not closed):
                 yield f"{where}: {'accepts' if accepted else 'rejects'}{' when closed' * closed} {test['data']!r:.150}"
 
@@ -150,15 +142,6 @@ def _orders(value: Any) -> Iterator[str]:
             yield f"{value}.0"
         elif isinstance(value, float) and value.is_integer():
             yield str(int(value))
-
-
-def _sum(rows: list[Row], draft: str, kind: str) -> Row:
-    out = Row(draft, kind, "all")
-    for row in rows:
-        if (row.draft, row.kind) == (draft, kind):
-            for field in fields(Row)[3:]:
-                setattr(out, field.name, getattr(out, field.name) + getattr(row, field.name))
-    return out
 
 
 if __name__ == "__main__":

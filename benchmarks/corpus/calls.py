@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import NoRepeatNGramLogitsProcessor
 
 import gen
+from benchmarks.cases.engines import by_length, fails, no_even
 from benchmarks.corpus.later import Cases, G, S, every, later
 from benchmarks.corpus.models import DATA, TINY, model, new_model
 from benchmarks.corpus.types import Person, Pet, weather
@@ -24,20 +25,8 @@ STOPS = DATA["stops"] + [re.compile(one) for one in DATA["stop regexes"]] + [[re
 HOST = G.grammar('start: "(" start ")" | /[a-c]+/')
 
 
-def no_even(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-    return logits - 4.0 * (torch.arange(logits.shape[1]) % 2 == 0)
-
-
-def by_length(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-    return logits + (lengths % 3 == 0).unsqueeze(1) * torch.linspace(-2, 2, logits.shape[1])
-
-
 def of_transformers(input_ids: Tensor, scores: Tensor) -> Tensor:
     return scores.roll(input_ids.shape[1] % 2, -1)
-
-
-def planted(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-    raise ZeroDivisionError("planted")
 
 
 def settings(given: dict[str, Any], **usual: Any) -> dict[str, Any]:
@@ -242,7 +231,7 @@ def prompts() -> Cases:
         [no_even],
         [by_length],
         [of_transformers, no_even],
-        [planted],
+        [fails],
         [NoRepeatNGramLogitsProcessor(2)],
     ):
         for kind in (None, int, HOST):

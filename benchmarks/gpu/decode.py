@@ -5,14 +5,12 @@ dynamic cache and an argmax. Each is compared with the time that it takes to rea
 at which this device copies memory.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -20,7 +18,7 @@ import torch
 from torch import Tensor
 
 import gen
-from benchmarks.gpu.reporting import DEVICE, Given, Report, has_room, read
+from benchmarks.gpu.reporting import Given, has_room, read
 from benchmarks.gpu.running import environment
 from benchmarks.random_model import Shape, random_model
 from benchmarks.sampler_cases import SETTINGS, backend_cases, make_logits
@@ -38,19 +36,21 @@ CASES = ((1, 100), (8, 100), (32, 100), (256, 100), (1, 4096), (32, 4096), (1, 3
 WITHOUT_CUDNN = (32, 4096)  # is measured again with cuDNN's attention as the last choice
 LOGITS = ((1, 131_072, "float32"), (8, 131_072, "float32"), (64, 131_072, "float32"), (256, 151_936, "bfloat16"))
 VOCABULARY, CONTEXT, COPIED = 49_152, 65_536, 2**30  # COPIED: bytes that are copied to measure the memory's speed
+CUDNN_LAST = "TORCH_CUDNN_SDPA_DEPRIORITIZED"  # set, it makes cuDNN's attention the last choice
 _NEW = 64  # how many columns are free beside the full ones
 
 
 def main() -> int:
-    if "--only" in sys.argv:
-        return _only()
     given = read(__doc__)
     report, small = given.report, given.small
     report.add("bytes copied a second", lambda: bandwidth(given.device, 2**16 if small else COPIED))
     speed = report.found["bytes copied a second"]
+    if CUDNN_LAST in os.environ:
+        measure(given, "tiny" if small else "135m", [WITHOUT_CUDNN], speed)
+        return report.failed
     shapes: tuple[Shape, ...] = ("tiny",) if small else ("135m", "1b")
     for shape in shapes:
-        measure(given, shape, speed)
+        measure(given, shape, CASES, speed)
     report.add("135m: 32 x 4096, cuDNN last", lambda: without_cudnn(given))
     for sizes in ((2, 300, "float32"),) if small else LOGITS:
         label = "{} x {} {}".format(*sizes)
@@ -58,17 +58,13 @@ def main() -> int:
     return report.failed
 
 
-def measure(given: Given, shape: Shape, speed: float) -> None:
+def measure(given: Given, shape: Shape, cases: Sequence[tuple[int, int]], speed: float) -> None:
     """Measure all cases of one model, which is freed afterwards."""
-    model = llama(shape, given)
-    for rows, columns in ((1, 40),) if given.small else CASES:
+    vocabulary = 300 if given.small else VOCABULARY
+    model = random_model(vocabulary, shape, device=given.device, dtype=torch.bfloat16, context=CONTEXT)
+    for rows, columns in ((1, 40),) if given.small else cases:
         name = f"{shape}: {rows} x {columns}"
         given.report.add(name, lambda rows=rows, columns=columns: case(given, model, rows, columns, speed))  # type: ignore[misc]
-
-
-def llama(shape: Shape, given: Given) -> TransformersModel:
-    vocabulary = 300 if given.small else VOCABULARY
-    return random_model(vocabulary, shape, device=given.device, dtype=torch.bfloat16, context=CONTEXT)
 
 
 def case(given: Given, model: TransformersModel, rows: int, columns: int, speed: float) -> dict[str, Any]:
@@ -145,33 +141,12 @@ def their_steps(model: TransformersModel, rows: int, columns: int, repeats: int)
 def without_cudnn(given: Given) -> dict[str, Any]:
     """One case in a process whose environment makes cuDNN's attention the last choice."""
     made = given.out / "without-cudnn.json"
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.gpu.decode",
-        "--only",
-        str(made),
-        *(["--small"] if given.small else []),
-    ]
-    subprocess.run(command, env=environment(TORCH_CUDNN_SDPA_DEPRIORITIZED="1"), check=True, timeout=90)
-    found: dict[str, Any] = json.loads(made.read_text())
+    command = [sys.executable, "-m", "benchmarks.gpu.decode", "--out", str(given.out), "--json", str(made)]
+    small = ["--small"] if given.small else []
+    subprocess.run([*command, *small], env=environment(**{CUDNN_LAST: "1"}), check=True, timeout=90)
+    *_, found = json.loads(made.read_text()).values()
     made.unlink()
-    return found
-
-
-def _only() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", type=Path, required=True)
-    parser.add_argument("--small", action="store_true")
-    given = parser.parse_args()
-    assert os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") == "1"
-    one = Given(given.only.parent, Report(given.only), given.small, DEVICE)
-    rows, columns = (1, 40) if given.small else WITHOUT_CUDNN
-    model = llama("tiny" if given.small else "135m", one)
-    given.only.write_text(
-        json.dumps(case(one, model, rows, columns, bandwidth(one.device, 2**16 if given.small else COPIED)))
-    )
-    return one.report.failed
+    return dict(found)
 
 
 def samplers(given: Given, batch: int, vocabulary: int, dtype: str) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """What the steps of `make gpu` share: their arguments, and a report that keeps all results, errors too."""
 
-import argparse
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measuring import write_json
+from benchmarks.measuring import read_arguments, write_json
 
 DEVICE = torch.device("cuda", 0)
 
@@ -55,11 +54,8 @@ class Given:
 
 def read(description: str | None) -> Given:
     """The arguments of a step."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="the folder of the report")
-    parser.add_argument("--json", type=Path, required=True, help="write the results there")
-    parser.add_argument("--small", action="store_true", help="use the smallest numbers")
-    given = parser.parse_args()
+    required = {"type": Path, "required": True}
+    given = read_arguments(description, out=(required, "the folder of the report"), small=False)
     return Given(given.out, Report(given.json), given.small, DEVICE)
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+_SAMPLE = re.compile(r"^([\w:]+)(?:\{(.*)\})? (\S+)$")
+Numbers = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
@@ -64,13 +66,16 @@ def ask(url: str, path: str, fields: dict[str, Any], *, leave: bool = False) -> 
         connection.close()
 
 
+def metrics(url: str) -> Numbers:
+    """All samples of the server's metrics, by name and labels."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        found = filter(None, map(_SAMPLE.match, answer.read().decode().splitlines()))
+        return {(one[1], tuple(re.findall(r'(\w+)="(.*?)"', one[2] or ""))): float(one[3]) for one in found}
+
+
 def metric(url: str, name: str) -> float:
     """A number of the server's metrics."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
-        found = re.search(rf"^{name}(?:{{.*}})? (\S+)$", answer.read().decode(), re.MULTILINE)
-    if found is None:
-        raise RuntimeError(f"the server has no metric {name}")
-    return float(found[1])
+    return next(value for (known, _), value in metrics(url).items() if known == name)
 
 
 def wait_until_idle(url: str) -> float:

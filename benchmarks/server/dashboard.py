@@ -12,27 +12,16 @@ import random
 import re
 import threading
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import read_arguments
-from benchmarks.server.asking import COMPLETIONS, ask
+from benchmarks.server.asking import COMPLETIONS, Numbers, ask, metrics
 from benchmarks.server.serving import serving
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "docs" / "guides" / "gen-dashboard.json"
 EVERY, WINDOW = 4.0, 30.0  # seconds
 WORDS = ["fox", "river", "stone", "morning", "lantern", "quiet", "garden", "blue", "winter", "teacher", "candle"]
-SAMPLE = re.compile(r"^([\w:]+)(?:\{(.*)\})? (\S+)$")
-Labels = tuple[tuple[str, str], ...]
-Numbers = dict[tuple[str, Labels], float]
-
-
-def read(url: str) -> Numbers:
-    """All samples of /metrics, by name and labels."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
-        found = filter(None, map(SAMPLE.match, answer.read().decode().splitlines()))
-        return {(one[1], tuple(re.findall(r'(\w+)="(.*?)"', one[2] or ""))): float(one[3]) for one in found}
 
 
 class Prometheus:
@@ -133,7 +122,7 @@ def main() -> None:
             one.start()
         while time.monotonic() < end:
             found.times.append(time.monotonic())
-            found.samples.append(read(url))
+            found.samples.append(metrics(url))
             time.sleep(EVERY)
         for one in clients:
             one.join()
