@@ -36,9 +36,7 @@ class GenLM(TemplateLM):  # type: ignore[misc]
 
     Args:
         pretrained: a model of gen's, or what `gen.load` takes: a folder, a name on the Hub, a GGUF file, or "demo".
-        device: see `gen.load`.
-        dtype: see `gen.load`.
-        device_map: see `gen.load`.
+        device, dtype, device_map: see `gen.load`; not for a model that is loaded.
         max_length: how many tokens a text may have; None for the model's context.
         max_gen_toks: how many tokens are generated at most if a task gives no number.
         max_batch_tokens: see `gen.generate`.
@@ -62,10 +60,11 @@ class GenLM(TemplateLM):  # type: ignore[misc]
         max_batch_size: int | None = None,
     ) -> None:
         super().__init__()
+        own: dict[str, Any] = {"device": device, "dtype": dtype, "device_map": device_map}
         if isinstance(pretrained, str):
-            pretrained = gen.load(
-                pretrained, device=device, dtype=dtype, device_map=device_map, context_length=max_length
-            )
+            pretrained = gen.load(pretrained, **own, context_length=max_length)
+        elif given := [name for name, value in own.items() if value is not None]:
+            raise ArgumentError(f"{', '.join(given)}: pretrained is a model that is loaded already; leave this out.")
         check_model(pretrained)
         self.model = pretrained
         known = self.model.context_length

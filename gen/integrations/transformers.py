@@ -14,8 +14,6 @@ from gen.samplers import GreedySampler, MultinomialSampler, Sampler
 from gen.samplers.backends.random import draw_seed, row_keys, sample_seed
 from gen.stages.device_constraints import DeviceConstraints
 
-_AHEAD = 256  # for how many tokens keys are made at once
-
 
 class SamplerProcessor:
     """Makes `generate(do_sample=False)` of transformers give the tokens that `gen.generate` gives.
@@ -62,7 +60,6 @@ class SamplerProcessor:
         """Start again: the next call is for the first token."""
         self._step = 0
         self._shape: torch.Size | None = None  # of the input_ids of the call before
-        self._keys: Tensor | None = None  # (tokens, rows)
         self._weights: Tensor | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -78,14 +75,12 @@ class SamplerProcessor:
         """
         _check_grown(self, self._shape, input_ids)
         self._shape = input_ids.shape
-        if self._keys is None or self._weights is None:
+        if self._weights is None:
             self._row_seeds = to_device(torch.tensor(self._seeds_of(len(scores)), device="cpu"), scores.device)
             self._weights = torch.zeros(len(scores), dtype=torch.float32, device=scores.device)
-            self._keys = row_keys(self._row_seeds, _AHEAD)
-        elif self._step == len(self._keys):
-            self._keys = row_keys(self._row_seeds, 2 * self._step)
         logits = scores[:, : self._vocab_size]
-        token_ids, _, _ = self._sampler.step(logits, self._weights, self._keys[self._step])
+        keys = row_keys(self._row_seeds, self._step + 1)[-1]
+        token_ids, _, _ = self._sampler.step(logits, self._weights, keys)
         self._step += 1
         return torch.full_like(scores, -torch.inf).scatter_(1, token_ids, 0.0)
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import gen
+from gen.errors import ArgumentError
 from gen.models.base import Model
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt
 from gen.samplers.backends.random import sample_seed
@@ -76,7 +77,13 @@ class Rollouts:
 
 
 def sampler_of(args: Any) -> gen.samplers.MultinomialSampler:
-    """The sampler that a trainer's arguments describe; what changes nothing is left out."""
+    """The sampler that a trainer's arguments describe; what changes nothing is left out.
+
+    Raises:
+        ArgumentError: there are generation_kwargs, which are transformers' own.
+    """
+    if args.generation_kwargs:
+        raise ArgumentError("generation_kwargs are for transformers' generate; give gen's settings to Rollouts.")
     return gen.samplers.multinomial(
         temperature=args.temperature,
         top_k=args.top_k or None,

@@ -81,6 +81,10 @@ class _Race:
         self._values = logits.double().nan_to_num(-math.inf) / temperature
         self._kept = ~sampler.warp(logits.unsqueeze(0))[0].isneginf()
         self._sampler = sampler
+        self._best: Tensor | None = None  # what top-k keeps, and one more
+        top_k = sampler.top_k
+        if top_k is not None and top_k < len(logits):
+            self._best = self._values.topk(int(top_k) + 1).values
         blocks = -(-len(logits) // BLOCK)
         seed = torch.tensor(key, dtype=torch.int64, device=logits.device)
         noise = (-log_uniform(seed, weyl(torch.arange(BLOCK + blocks, device=logits.device)))).log()
@@ -118,14 +122,12 @@ class _Race:
     # By how much a token's value is above a cut, below 0 if the cut has taken it; inf without the cut.
 
     def _from_top_k(self, token: int) -> float:
-        top_k = self._sampler.top_k
-        if top_k is None or top_k >= len(self._values):
+        if self._best is None:
             return math.inf
-        best = self._values.topk(int(top_k) + 1).values
-        own = self._values[token]
-        if own < best[-2]:
-            return _number(own - best[-2])
-        return _number(own - best[-1])
+        own, (least, next_one) = self._values[token], self._best[-2:]
+        if own < least:
+            return _number(own - least)
+        return _number(own - next_one)
 
     def _from_min_p(self, token: int) -> float:
         min_p = self._sampler.min_p
@@ -140,8 +142,8 @@ class _Race:
         larger = self._values > own
         if top_p is None or top_p >= 1 or not larger.any():
             return math.inf
-        below_top_k = self._values < self._lowest
-        total = self._values.masked_fill(below_top_k, -math.inf).logsumexp(0)
+        above = self._values if self._best is None else self._values[self._values >= self._best[-2]]
+        total = above.logsumexp(0)
         before = self._values[larger].logsumexp(0)
         over = _number(before - total) - math.log(float(top_p))
         taken = over >= 0
@@ -149,14 +151,6 @@ class _Race:
         nearest = (others - own).abs().min() if len(others) else total.new_tensor(math.inf)
         distance = min(abs(over), _number(nearest))
         return -distance if taken else distance
-
-    @property
-    def _lowest(self) -> float:
-        """The least value that top-k keeps."""
-        top_k = self._sampler.top_k
-        if top_k is None or top_k >= len(self._values):
-            return -math.inf
-        return _number(self._values.topk(int(top_k)).values[-1])
 
 
 def _measure(model: Model, tokens: Sequence[int]) -> float:

@@ -99,7 +99,11 @@ class Compiling:
         """The result of a process that compiles a plan; the process ends if nobody waits for it."""
         results, written = get_context("spawn").Pipe(duplex=False)
         with results:
-            await asyncio.to_thread(self._ask, dumps(portable(plan)), written)
+            try:
+                sent = dumps(portable(plan))
+            except RecursionError:
+                raise ConstraintError("the output type nests too deep to be compiled; fewer levels do.") from None
+            await asyncio.to_thread(self._ask, sent, written)
             limits, found, number = self._limits, None, 0
             try:
                 await _readable(results)

@@ -29,16 +29,6 @@ def test_no_option_leaves_the_choice_to_the_checkpoint() -> None:
     assert read_sampler(temperature=None, repetition_penalty=None, bad_words=None) is None
 
 
-@pytest.mark.parametrize(
-    "settings", [{"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}, {"samples": 2}]
-)
-def test_options_of_sampling_draw(settings: Any) -> None:
-    sampler = read_sampler(**settings)
-    assert isinstance(sampler, MultinomialSampler)
-    assert {name: getattr(sampler, name) for name in settings} == settings
-    assert sampler.penalties is None
-
-
 PENALTIES: list[dict[str, Any]] = [
     {"repetition_penalty": 1.5},
     {"presence_penalty": 1.0},

@@ -44,12 +44,8 @@ def test_a_file_has_a_prompt_a_line_and_blank_ones_are_named(tmp_path: Path, cap
     path.write_text("One\n" + "\n" * 9)
     read_prompts(None, path)
     assert capsys.readouterr().err.endswith("left out blank lines: 2, 3, 4, 5, 6 and 4 more\n")
-
-
-def test_a_file_that_ends_with_its_last_line_has_no_blank_one(tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "prompts.txt").write_text("One\nTwo\n")
-    assert len(read_prompts(None, tmp_path / "prompts.txt")) == 2
-    assert capsys.readouterr() == ("", "")
+    path.write_text("One\nTwo\n")  # it ends with its last line
+    assert (len(read_prompts(None, path)), capsys.readouterr()) == (2, ("", ""))
 
 
 @pytest.mark.parametrize(

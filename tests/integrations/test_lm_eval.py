@@ -140,6 +140,11 @@ def test_what_a_task_asks_for_and_gen_does_not_know_is_refused(model: Any) -> No
             model.generate_until([Instance("generate_until", {}, ("a", arguments), 0)], disable_tqdm=True)
 
 
+def test_a_model_that_is_loaded_takes_no_options_of_loading(model: Any) -> None:
+    with pytest.raises(gen.ArgumentError, match="dtype, device_map: pretrained is a model that is loaded already"):
+        GenLM(model.model, dtype="float16", device_map="auto")
+
+
 def test_drawn_texts_are_the_same_at_each_run(model: Any) -> None:
     arguments = {"until": [], "max_gen_toks": 6, "do_sample": True, "temperature": 0.9, "top_k": 20}
     requests = [Instance("generate_until", {}, (text, arguments), 0) for text in ("One day", "Once")]

@@ -68,12 +68,6 @@ def test_a_prompt_may_have_several_rows() -> None:
     assert generate(tiny_model(), 8, processor, repeat=2) == expected(sampler, 3, 8)
 
 
-def test_long_texts_have_keys_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gen.integrations.transformers._AHEAD", 4)
-    processor = SamplerProcessor(SAMPLERS["multinomial"], seed=3, vocab_size=259)
-    assert generate(tiny_model(), 20, processor) == expected(SAMPLERS["multinomial"], 3, 20)
-
-
 def test_a_seed_is_drawn_and_told() -> None:
     processor = SamplerProcessor(SAMPLERS["multinomial"], vocab_size=259)
     assert generate(tiny_model(), 8, processor) == expected(SAMPLERS["multinomial"], processor.seeds[0], 8)

@@ -1,6 +1,7 @@
 """Requests that a server refuses, and its messages; keys, sizes, and clients that leave."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -58,6 +59,7 @@ def test_fields_that_would_change_the_text_are_refused_by_name(path: str, body: 
         ({"messages": HELLO, "structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", "one of"),
         ({"messages": HELLO, "structured_outputs": {"regex": "("}}, None, ""),
         ({"messages": HELLO, "structured_outputs": {"regex": 5}}, "structured_outputs", "str"),
+        ({"messages": HELLO, "structured_outputs": {"choice": [json.loads("[" * 500 + "]" * 500)]}}, None, "too deep"),
         ({"messages": HELLO, "structured_outputs": {"regex": "a" * 3000}}, "structured_outputs", "KiB"),
         ({"messages": HELLO, "chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs", "chat_template"),
         ({"messages": HELLO, "chat_template_kwargs": {"fast": True}}, None, "fast"),

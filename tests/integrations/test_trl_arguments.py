@@ -1,0 +1,16 @@
+"""What a trainer's arguments say of its rollouts; this needs no TRL."""
+
+from types import SimpleNamespace
+
+import pytest
+
+import gen
+from gen.integrations.trl import sampler_of
+
+
+def test_arguments_are_those_of_a_sampler_and_no_others_are_dropped() -> None:
+    args = SimpleNamespace(temperature=0.7, top_k=0, top_p=1, min_p=None, repetition_penalty=1, generation_kwargs=None)
+    assert sampler_of(args) == gen.samplers.multinomial(temperature=0.7, repetition_penalty=1)
+    args.generation_kwargs = {"suppress_tokens": [3]}
+    with pytest.raises(gen.ArgumentError, match="generation_kwargs are for transformers"):
+        sampler_of(args)
