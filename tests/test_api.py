@@ -80,22 +80,19 @@ def test_a_text_that_ends_within_a_character_shows_it_as_replacement() -> None:
     assert list(gen.stream(ScriptedModel("a中"), "x", max_new_tokens=3)) == ["a", "\ufffd"]
 
 
-@pytest.mark.parametrize("stop", ["😀", "文 の", "END", ["zzz", "。 E"], "it", ["E", "END"]])
-def test_stop_strings_end_texts_and_streams_alike(stop: str | list[str]) -> None:
-    stops = [stop] if isinstance(stop, str) else stop
-    expected = STORY[: min(STORY.index(text) for text in stops if text in STORY)]
+@pytest.mark.parametrize(
+    ("stop", "first"),
+    [
+        *(("😀", "😀"), ("文 の", "文"), ("END", "E"), (["zzz", "。 E"], "。"), ("it", "it"), (["E", "END"], "E")),
+        (["zzz", re.compile(r"[^。]{2}😀")], "nï😀"),
+    ],
+)
+def test_stops_end_texts_and_streams_alike(stop: Any, first: str) -> None:
+    expected = STORY[: STORY.index(first)]
     completion = gen.generate(ScriptedModel(STORY), "x", stop=stop, details=True)
     assert (completion.text, completion.finish_reason) == (expected, "stop")
     assert Tokenizer(byte_tokenizer()).decode(completion.token_ids).startswith(expected)
     assert "".join(gen.stream(ScriptedModel(STORY), "x", stop=stop)) == expected
-
-
-def test_a_regex_ends_texts_and_streams_alike() -> None:
-    stop = re.compile(r"[^。]{2}😀")
-    expected = next(STORY[: match.start()] for end in range(len(STORY)) if (match := stop.search(STORY[:end])))
-    completion = gen.generate(ScriptedModel(STORY), "x", stop=stop, details=True)
-    assert (completion.text, completion.finish_reason) == (expected, "stop")
-    assert "".join(gen.stream(ScriptedModel(STORY), "x", stop=["zzz", stop])) == expected
 
 
 def test_each_prompt_of_a_list_has_stops_of_its_own() -> None:
@@ -165,12 +162,6 @@ def test_stops_that_never_come_change_no_text(sampler: Any) -> None:
 
 def _same(script: list[int], prompt: Sequence[int]) -> list[int]:
     return script
-
-
-def test_a_stop_string_that_never_comes_loses_no_text() -> None:
-    completion = gen.generate(ScriptedModel("the EN"), "x", stop="END", details=True)
-    assert (completion.text, completion.finish_reason) == ("the EN", "eos")
-    assert "".join(gen.stream(ScriptedModel("the EN"), "x", stop="END")) == "the EN"
 
 
 def test_streams_of_random_texts_equal_generate_with_random_stops() -> None:
@@ -387,7 +378,6 @@ def test_a_list_of_samplers_may_mix_draws_beams_samples_and_the_users_own(llama:
         Options(rows=2),
         Options(rows=2, replay=False),
         Options(rows=3, admit_tokens=4),
-        Options(max_batch_tokens=100),
     ],
     ids=str,
 )
@@ -601,77 +591,6 @@ def test_a_logits_processor_that_adds_is_a_bias(llama: Any) -> None:
         assert biased != gen.generate(llama, MIXED, sampler=make(), **arguments)
 
 
-def again(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-    """Leaves only the token that stands three places before the next one."""
-    third = token_ids.gather(1, lengths.unsqueeze(1) - 3)
-    return torch.full_like(logits, -math.inf).scatter(1, third, 0.0)
-
-
-def twice(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-    return logits * 2
-
-
-@pytest.mark.parametrize("sampler", [None, greedy(repetition_penalty=1.5), beam_search(2), multinomial(2), Likeliest()])
-@pytest.mark.parametrize("replay", [True, False])
-def test_logits_processors_see_each_rows_own_tokens_and_length(llama: Any, sampler: Any, replay: bool) -> None:
-    prompts = ["abc", "once upon a time", "xyz" * 12, "12345"]
-    limits = [25, 3, 40, 11]
-    made: Any = gen.generate(
-        llama, prompts, sampler=sampler, max_new_tokens=limits, logits_processors=[again, twice], replay=replay
-    )
-    for prompt, limit, texts in zip(prompts, limits, made, strict=True):
-        for text in texts if isinstance(texts, list) else [texts]:
-            assert text == (prompt[-3:] * limit)[:limit]
-    if sampler is None or sampler.samples == 1:
-        stream = gen.stream(llama, "abc", sampler=sampler, max_new_tokens=7, logits_processors=[again])
-        assert "".join(stream) == "abcabca"
-
-
-def test_past_a_rows_end_a_logits_processor_sees_minus_one() -> None:
-    seen: dict[str, int] = {}
-    model = ScriptedModel(say)
-
-    def look(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-        assert (token_ids.dtype, lengths.dtype) == (torch.int64, torch.int64)
-        assert (token_ids.shape[0], *lengths.shape) == (len(logits), len(logits))
-        for tokens, length in zip(token_ids.tolist(), lengths.tolist(), strict=True):
-            assert set(tokens[length:]) <= {-1}
-            text = bytes(one for one in tokens[:length] if 0 <= one < BOS).decode()
-            seen[text] = seen.get(text, 0) + 1
-        return logits
-
-    assert gen.generate(model, ["a", "bb"], logits_processors=[look]) == ["<a> said 1", "<bb> said 2"]
-    for prompt in ("a", "bb"):
-        whole = prompt + bytes(say(prompt)).decode()
-        assert all(whole[:length] in seen for length in range(len(prompt), len(whole) + 1))
-
-
-@pytest.mark.parametrize(
-    ("processor", "got"),
-    [
-        (lambda t, n, logits: logits[:, :5], r"\([12], 5\) on cpu"),
-        (lambda t, n, logits: logits[0], r"\(259,\) on cpu"),
-        (lambda t, n, logits: logits.to("meta"), r"\([12], 259\) on meta"),
-        (lambda t, n, logits: None, "a NoneType"),
-        (lambda t, n, logits: logits.tolist(), "a list"),
-    ],
-)
-def test_a_logits_processor_that_gives_something_else_is_refused(processor: Any, got: str) -> None:
-    for prompts in ("a", ["a", "b"]):
-        with pytest.raises(
-            gen.ArgumentError, match=rf"a logits processor must return logits \([12], 259\) on cpu, got {got}"
-        ):
-            gen.generate(ScriptedModel("hello"), prompts, logits_processors=[processor])
-
-
-def test_a_logits_processor_that_gives_whole_numbers_is_refused() -> None:
-    def processor(token_ids: Any, lengths: Any, logits: Any) -> Any:
-        return logits.long()
-
-    with pytest.raises(gen.ArgumentError, match=r"must return floating logits, got \(1, 259\) of torch.int64"):
-        gen.generate(ScriptedModel("hello"), "a", logits_processors=[processor])
-
-
 def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
     generate: Any = gen.generate
     stream: Any = gen.stream
@@ -690,19 +609,10 @@ def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
         (lambda m: generate(m, ["x", "y" * 2000]), "prompt 1 has 2000 tokens"),
         (lambda m: generate(m, "x" * 1001, max_new_tokens=0), "prompt 0 has 1001 tokens"),
         (lambda m: generate(m, "x", max_new_tokens=-1), "max_new_tokens must be a whole number at least 0, got -1"),
-        (lambda m: generate(m, "x", max_new_tokens=2.5), "max_new_tokens must be a whole number"),
-        (lambda m: generate(m, "x", seed="7"), "seed must be a whole number"),
         (lambda m: generate(m, "x", seed=-1), "seed must be a whole number at least 0"),
         (lambda m: generate(m, "x", seed=2**63), "seed must be a whole number .* got 9223372036854775808"),
-        (lambda m: generate(m, "x", seed=True), "seed must be a whole number"),
-        (
-            lambda m: generate(m, ["x", "y"], seed=[1]),
-            "seed must be .* one for each of 2 prompts, got 1",
-        ),
-        (
-            lambda m: generate(m, "x", stop=""),
-            "stop takes strings of at least one character and compiled regexes, got ''",
-        ),
+        (lambda m: generate(m, ["x", "y"], seed=[1]), "seed must be .* one for each of 2 prompts, got 1"),
+        (lambda m: generate(m, "x", stop=""), "stop takes strings of at least one character and .* got ''"),
         (lambda m: generate(m, "x", sampler=greedy), r"sampler must be a sampler such as gen.samplers.greedy\(\)"),
         (lambda m: generate(m, "x", sampler="greedy"), "sampler must be a sampler"),
         (lambda m: generate(m, "x", chat=True), "this tokenizer has no chat template"),
@@ -721,26 +631,9 @@ def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
         (lambda m: generate(m, ["x", "y"], sampler=[greedy()]), "sampler must be .* one for each of 2 prompts, got 1"),
         (lambda m: generate(m, ["x"], sampler=["greedy"]), "sampler must be a sampler"),
         (lambda m: generate(m, ["x"], sampler=[]), "sampler must be one sampler or one for each of 1 prompts, got 0"),
-        (
-            lambda m: generate(m, ["x", "y"], max_new_tokens=[1, 2, 3]),
-            "max_new_tokens must be .* one for each of 2 prompts, got 3",
-        ),
-        *(
-            (
-                lambda m, name=name, given=given: generate(m, "x", **{name: given}),
-                f"{name} is a list, one for each prompt",
-            )
-            for name, given in [
-                ("max_new_tokens", [3]),
-                ("max_new_tokens", torch.tensor([3])),
-                ("seed", (7,)),
-                ("seed", numpy.array([7, 8])),
-                ("sampler", [greedy()]),
-            ]
-        ),
+        (lambda m: generate(m, ["x", "y"], max_new_tokens=[1, 2, 3]), "max_new_tokens must be .* of 2 prompts, got 3"),
+        (lambda m: generate(m, "x", sampler=[greedy()]), "sampler is a list, one for each prompt"),
         (lambda m: generate(m, ["x", "y"], max_new_tokens=[1, -2]), "max_new_tokens must be a whole number .* got -2"),
-        (lambda m: generate(m, "x", logits_processors=again), "logits_processors"),
-        (lambda m: generate(m, "x", logits_processors=[3]), "logits_processors"),
         (lambda m: generate(m, "x", max_batch_tokens=0), "max_batch_tokens must be a whole number at least 1, got 0"),
         (lambda m: generate(m, "x", progress="yes"), "progress must be True or False, got 'yes'"),
         (lambda m: generate(m, "x", replay=None), "replay must be True or False, got None"),

@@ -29,7 +29,7 @@ from transformers.generation.logits_process import TopHLogitsWarper, WatermarkLo
 import gen
 from gen.loop.options import Options
 from gen.loop.runner import run_all
-from gen.samplers import Sampler, beam_search, greedy, multinomial
+from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial
 from gen.stages.user_processors import UserProcessors
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 from tests.helpers.demo import short_demo
@@ -188,15 +188,19 @@ def test_a_free_row_that_was_longer_is_shown_as_long_as_the_others(model: Any) -
     assert {len(tokens) for tokens in own.seen if tokens[0] == ord("x")} == {60, 61, 32}
 
 
-@pytest.mark.parametrize("sampler", [multinomial(3), beam_search(3), greedy(repetition_penalty=1.2)])
+class Own(MultinomialSampler):
+    """A sampler of the user's."""
+
+
+@pytest.mark.parametrize("sampler", [multinomial(3), beam_search(3), greedy(repetition_penalty=1.2), Own()])
 def test_every_search_shows_each_row_its_own_tokens(model: Any, sampler: Sampler) -> None:
     own = Strict()
     groups = run_in_rows(
-        model, PROMPTS, 4, sampler=sampler, seed=3, logits_processors=[own], eos_token_id=[258], max_new_tokens=12
+        model, PROMPTS, 4, sampler=sampler, seed=3, logits_processors=[own], eos_token_id=[258], max_new_tokens=30
     )
     for prompt, group in zip(PROMPTS, groups, strict=True):
         for completion in group:
-            assert [*prompt.encode(), *completion.token_ids[:11]] in own.seen
+            assert [*prompt.encode(), *completion.token_ids[:29]] in own.seen
 
 
 def push(token_id: int) -> Any:
@@ -308,16 +312,18 @@ def test_a_request_without_processors_costs_nothing() -> None:
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (lambda logits: None, r"must return logits \(1, 259\) on cpu, got a NoneType"),
-        (lambda logits: logits[:, :-1], r"got \(1, 258\) on cpu"),
+        (lambda logits: None, r"must return logits \([12], 259\) on cpu, got a NoneType"),
+        (lambda logits: logits[:, :-1], r"got \([12], 258\) on cpu"),
         (lambda logits: logits[0], r"got \(259,\) on cpu"),
-        (lambda logits: logits.to("meta"), r"got \(1, 259\) on meta"),
+        (lambda logits: logits.to("meta"), r"got \([12], 259\) on meta"),
         (lambda logits: logits.numpy(), "got a ndarray"),
+        (lambda logits: logits.long(), r"must return floating logits, got \([12], 259\) of torch.int64"),
     ],
 )
 def test_what_is_no_logits_is_refused_and_says_what_came(made: Any, message: str) -> None:
-    with pytest.raises(gen.ArgumentError, match=message):
-        gen.generate(ScriptedModel("hello"), "x", logits_processors=[lambda token_ids, lengths, logits: made(logits)])
+    for prompts in ("x", ["x", "y"]):
+        with pytest.raises(gen.ArgumentError, match=message):
+            gen.generate(ScriptedModel("hello"), prompts, logits_processors=[lambda ids, lengths, logits: made(logits)])
 
 
 def test_a_processors_own_error_reaches_the_caller() -> None:
