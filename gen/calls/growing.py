@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cached_property
 from types import UnionType
-from typing import Annotated, Any, Protocol, Self, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Self, Union, get_args, get_origin, get_type_hints
 
 from gen.calls.partial_json import PartialJson
 from gen.completions import Completion
@@ -14,27 +14,12 @@ from gen.constraints.constraint import Constraint
 from gen.constraints.output_types import Repeat
 from gen.errors import ArgumentError, GenError, ValueRefusedError, show
 
+if TYPE_CHECKING:
+    from gen.calls.streams import Stream
+
 _NOTHING = object()
 Found = Callable[[str, Completion | None], list[Any]]
 """(piece, completion) -> what is new after a piece; at the end the piece is "", and there is the completion."""
-
-
-class Pieces(Protocol):
-    """A stream, as it is read here."""
-
-    def piece(self) -> str:
-        """The next piece. Raises StopIteration after the last one."""
-
-    async def apiece(self) -> str:
-        """The same for event loops. Raises StopAsyncIteration after the last one."""
-
-    def so_far(self) -> Completion: ...
-
-    def completion(self) -> Completion: ...
-
-    @property
-    def given_up(self) -> bool:
-        """Whether it was closed before its text had ended, so that there is no completion."""
 
 
 class Growing(Iterator[Any], AsyncIterator[Any]):
@@ -44,7 +29,7 @@ class Growing(Iterator[Any], AsyncIterator[Any]):
         make: makes the function that finds what is new, called with the first piece; its type may be compiled by then.
     """
 
-    def __init__(self, stream: Pieces, make: Callable[[], Found]) -> None:
+    def __init__(self, stream: "Stream", make: Callable[[], Found]) -> None:
         self._stream, self._make = stream, make
         self._ready: list[Any] = []
         self._ended = False

@@ -7,7 +7,7 @@ gets the same bits from the same function, and its config stays as it is.
 This module imports transformers: import it only where a transformers model is at hand.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,12 +20,6 @@ from gen.attention.steps import Apart, attend_rows
 from gen.errors import ModelError
 
 _NAME, _MARK = "sdpa", "gen_attention"
-
-
-class Attention(Protocol):
-    """The attention for marked keys; see `attend_rows` for the arguments."""
-
-    def __call__(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None) -> Tensor: ...
 
 
 class Use:
