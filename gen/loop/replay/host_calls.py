@@ -15,7 +15,7 @@ Handler = Callable[[Callable[..., object], Sequence[object], Sequence[Tensor]], 
 
 
 class _Current(local):
-    handler: Handler | None = None  # of the thread
+    handler: Handler | None = None  # of the thread; None while a function runs, whose own calls of gen have others
 
 
 _current = _Current()
@@ -32,8 +32,9 @@ def host_call(function: Callable[..., object], *args: object, results: Sequence[
 
 
 def run(function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
-    """Run the function, and do nothing else."""
-    function(*args)
+    """Run the function. Steps of calls of gen that it makes are none of this step."""
+    with on_host_call(None):
+        function(*args)
 
 
 def leave_out(function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
@@ -43,8 +44,8 @@ def leave_out(function: Callable[..., object], args: Sequence[object], results: 
 
 
 @contextmanager
-def on_host_call(handler: Handler) -> Iterator[Handler]:
-    """In the block, `handler` gets this thread's host calls, and runs them. Yields the handler that got them before."""
+def on_host_call(handler: Handler | None) -> Iterator[Handler]:
+    """In the block, `handler` runs this thread's host calls; None: nothing else. Yields the one that did it before."""
     before = _current.handler
     _current.handler = handler
     try:
@@ -61,7 +62,7 @@ class RepeatResults:
 
     def __call__(self, function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
         if function not in self._given:
-            function(*args)
+            run(function, args, results)
             self._given[function] = [result.clone() for result in results]
         else:
             for result, given in zip(results, self._given[function], strict=True):

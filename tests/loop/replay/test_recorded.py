@@ -261,6 +261,21 @@ def test_users_functions_run_once_at_every_step_beside_its_recording(model: Tran
     assert shapes(model) == {(2 if how == "beams" else 1, view) for view in (32, 64)}
 
 
+def test_a_users_function_may_generate_with_functions_of_its_own(model: TransformersModel) -> None:
+    inner = noted(model, "processor", True)[1]
+    found = []
+
+    class Asking(Noted):
+        def __call__(self, token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+            found.append(noted(model, "processor", True)[1])
+            return super().__call__(token_ids, lengths, logits)
+
+    options: Any = {"max_new_tokens": 24, "eos_token_id": [], "sampler": gen.samplers.greedy(), "details": True}
+    plain, asking = (gen.generate(model, FOUR, logits_processors=[one], **options) for one in (Noted(), Asking()))
+    assert found == [inner] * 24
+    assert asking.token_ids == plain.token_ids
+
+
 @pytest.mark.parametrize("how", ["processor", "scores", "sampler"])
 def test_what_a_users_function_raises_at_a_recorded_step_is_raised(model: TransformersModel, how: str) -> None:
     noted(model, how, True)
