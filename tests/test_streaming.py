@@ -1,6 +1,9 @@
 """A stream's completion is what `generate` returns with details, and there is none before the text has ended."""
 
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -68,6 +71,27 @@ def test_a_stream_that_was_closed_early_or_failed_has_none() -> None:
         stream.completion()
 
 
+def test_another_thread_may_close_a_stream_while_it_takes_a_turn() -> None:
+    model, threads, failed = ScriptedModel("hello"), list[Thread](), list[BaseException]()
+
+    def close() -> None:
+        try:
+            stream.close()
+        except BaseException as error:
+            failed.append(error)
+
+    def meanwhile(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        if lengths[0] == 3:
+            threads.append(Thread(target=close))
+            threads[0].start()
+            threads[0].join()
+        return logits
+
+    stream = gen.stream(model, [65], logits_processors=[meanwhile])
+    assert (list(stream), len(threads), failed) == (["h", "e"], 1, [])
+    assert stream.so_far().finish_reason == "cancelled"
+
+
 def test_closing_after_the_end_keeps_the_completion_and_an_empty_text_has_one() -> None:
     stream = gen.stream(ScriptedModel("hello"), "x", max_new_tokens=2)
     assert [next(stream), next(stream)] == ["h", "e"]
@@ -82,3 +106,9 @@ def test_tokens_without_text_give_no_piece_and_are_in_the_completion() -> None:
     stream = gen.stream(ScriptedModel(lambda prompt: [OTHER_EOS, *b"a", OTHER_EOS, EOS]), "x")
     assert list(stream) == ["a"]
     assert stream.completion().token_ids == [OTHER_EOS, *b"a", OTHER_EOS]
+
+
+def test_a_program_may_end_while_texts_are_read() -> None:
+    program = "import gen\nm = gen.load('demo')\ns, i = gen.stream(m, 'x'), gen.generate_iter(m, ['x', 'y' * 9])\n"
+    run = subprocess.run([sys.executable, "-c", program + "next(s), next(i)"], capture_output=True, text=True)
+    assert (run.returncode, "Exception" in run.stderr) == (0, False), run.stderr

@@ -57,8 +57,8 @@ class Stream(Iterator[str]):
     def so_far(self) -> Completion:
         """The part of the text that is certain by now, without waiting; after the end, what `completion` gives.
 
-        Before the end, the finish_reason is None, or "cancelled" once the stream was closed or cancelled, and the value
-        of an output type is None. No pieces are taken: you still get all of them.
+        Before the end, the finish_reason is None, or "cancelled" once the stream was closed or cancelled. The value of
+        an output type is always None. No pieces are taken: you still get all of them.
 
         Raises:
             Exception: the error of a text that has failed.
@@ -210,8 +210,14 @@ class OwnTurns(Feed):
     """
 
     def __init__(self, turns: Generator[None], job: Job) -> None:
-        super().__init__(job, lambda feed: turns.close())
+        super().__init__(job, lambda feed: self._close())
         self._turns = turns
+
+    def _close(self) -> None:
+        try:  # noqa: SIM105 - finalisers run this, for whom no import may be left
+            self._turns.close()
+        except ValueError:
+            pass  # another thread takes a turn now, at whose end the text is over
 
     def wait(self, *, end: bool = False) -> None:
         try:

@@ -4,6 +4,7 @@
 model must have room for as much as the longest one, jobs are sorted by length too.
 """
 
+import sys
 import traceback
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
@@ -36,6 +37,8 @@ class Runner:
         ModelError: memory has no room for the rows of even one prompt.
     """
 
+    _exiting = staticmethod(sys.is_finalizing)  # then modules have lost their names
+
     def __init__(self, model: Model, jobs: Sequence[Job], options: Options, rows: int | None = None) -> None:
         self._model, self._options = model, options
         self._kind = kind_of_search(jobs[0].request.sampler)
@@ -61,7 +64,7 @@ class Runner:
 
     def close(self, *, broken: bool = False) -> None:
         """Give the rows back to the model; with `broken`, the rows of a call that broke off are dropped."""
-        if hasattr(self, "_steps"):  # there are none if memory was out for even the fewest rows
+        if hasattr(self, "_steps") and not self._exiting():  # there are none if memory was out for the fewest rows
             self._pool.give_back(self._steps, keep=not broken)
 
     def current(self) -> AbstractContextManager[None]:
