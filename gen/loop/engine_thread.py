@@ -135,8 +135,7 @@ class EngineThread:
                 f"{len(jobs)} texts are asked for at once, and the engine takes {most} (rows={self._rows} and "
                 f"max_waiting={self._max_waiting}); ask for them in several calls."
             )
-        rooms = ((job.request.number, job.width * self._options.step_rows, job.most_tokens) for job in jobs)
-        check_room(rooms, self._options.max_batch_tokens)
+        self._check_room(jobs)
         feeds = [Feed(job, self._on_cancel) for job in jobs]
         with self._lock:
             if self._taken() + len(jobs) > most:
@@ -183,6 +182,7 @@ class EngineThread:
         try:
             if feed in self._preparing:
                 made = new_job(model, late(feed.job.request))
+                self._check_room([made])
         except Exception as failure:
             error = failure
         with self._lock:
@@ -200,6 +200,10 @@ class EngineThread:
             wake(feed.sleepers())
         else:
             self._wake()
+
+    def _check_room(self, jobs: Sequence[Job]) -> None:
+        rooms = ((job.request.number, job.width * self._options.step_rows, job.most_tokens) for job in jobs)
+        check_room(rooms, self._options.max_batch_tokens)
 
     def _taken(self) -> int:
         """How many requests run and wait."""

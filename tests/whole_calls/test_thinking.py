@@ -310,6 +310,19 @@ def test_options_come_where_the_answer_comes(form: str, monkeypatch: pytest.Monk
     assert all(one.rstrip().endswith(end) for one in opened)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_prompt_that_closes_its_thought_and_has_no_room_then_is_refused(compiled: bool) -> None:
+    model = scripted("DeepSeek-R1", "7")
+    room = gen.stream(model, "x", chat=True, max_new_tokens=1).prompt_tokens + 1
+    if compiled:
+        gen.compile(model, int)
+    with (
+        gen.Engine(model, max_batch_tokens=room) as engine,
+        pytest.raises(gen.ArgumentError, match=f"max_batch_tokens={room} is too little for prompt 0"),
+    ):
+        engine.submit("x", int, chat=True, max_new_tokens=1).completion()
+
+
 def test_a_thought_is_closed_though_the_template_is_told_to_think() -> None:
     model, chat = tiny("Qwen3"), [{"role": "user", "content": "x"}]
     given: Any = {"chat_template_kwargs": {"enable_thinking": True}}
