@@ -205,10 +205,12 @@ def _options(schemas: Sequence[Any], root: "References") -> list[str]:
 
 def _numbers(schema: Any) -> range:
     """The whole numbers between a schema's bounds; too many if it has no two of them."""
-    low = max(schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf) + 1)
-    high = min(schema.get("maximum", math.inf), schema.get("exclusiveMaximum", math.inf) - 1)
-    if not math.isfinite(high - low):
+    low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
+    above, below = schema.get("exclusiveMinimum", -math.inf), schema.get("exclusiveMaximum", math.inf)
+    if not math.isfinite(min(high, below) - max(low, above)):
         return range(_MOST + 1)
+    low = low if low > above else math.floor(above) + 1
+    high = high if high < below else math.ceil(below) - 1
     step = schema.get("multipleOf", 1)
     low = math.ceil(low)
     return range(low + -low % step, math.floor(high) + 1, step) if isinstance(step, int) else range(_MOST + 1)

@@ -82,7 +82,12 @@ def test_a_leaf_and_the_best_other_value_have_the_scores_of_their_texts(seed: in
 
 @pytest.mark.parametrize(
     ("output_type", "others"),
-    [(Literal["ja", "nein"], ["ja", "nein"]), (gen.choice(["ja", 7]), ["ja", "7"]), (bool, ["true", "false"])],
+    [
+        (Literal["ja", "nein"], ["ja", "nein"]),
+        (gen.choice(["ja", 7]), ["ja", "7"]),
+        (bool, ["true", "false"]),
+        (gen.json_schema({"type": "integer", "exclusiveMinimum": 0.5, "exclusiveMaximum": 2.5}), ["1", "2"]),
+    ],
 )
 def test_a_value_that_is_a_leaf_itself_is_compared_as_a_whole(output_type: Any, others: list[str]) -> None:
     model = new_model()
