@@ -9,7 +9,8 @@ from gen.errors import BatchError, GenError
 from gen.loop.jobs import Job
 from gen.loop.results.values import valued
 from gen.requests.request import Request
-from gen.samplers import BeamSearchSampler, MultinomialSampler
+from gen.samplers import MultinomialSampler
+from gen.samplers.kinds import is_beam_search
 
 Result = str | Completion | list[str] | list[Completion] | list[str | list[str]] | list[Completion | list[Completion]]
 
@@ -41,11 +42,11 @@ class Call:
     def completions(self, job: Job) -> list[Completion]:
         """A prompt's completions, without the values of its output type."""
         found = job.completions()
-        return found[: self.returned] if isinstance(job.request.sampler, BeamSearchSampler) else found
+        return found[: self.returned] if is_beam_search(job.request.sampler) else found
 
     def result(self, job: Job) -> Any:
         """A prompt's value or completion, or all of them where its sampler makes several."""
-        beams = isinstance(job.request.sampler, BeamSearchSampler)
+        beams = is_beam_search(job.request.sampler)
         several = self.returned > 1 if beams else len(job.request.seeds) > 1
         made = [valued(job.request, one, rank) for rank, one in enumerate(self.completions(job))]
         results: list[Any] = [one if self.details else one.value for one in made]

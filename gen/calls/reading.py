@@ -21,8 +21,9 @@ from gen.requests.prompts import AnyPrompt, Prompt, Prompts, as_messages, begun_
 from gen.requests.reading import constrained, of_each, read_requests
 from gen.requests.request import Request
 from gen.requests.settings import Settings, is_list_for_each, read_drafts
-from gen.samplers import BeamSearchSampler, Sampler
+from gen.samplers import Sampler
 from gen.samplers.base import read_sampler
+from gen.samplers.kinds import is_beam_search
 from gen.scoring.fields import FieldScorer
 from gen.tools.describing import with_system_text
 
@@ -115,7 +116,7 @@ def read_call(
         if retries:
             own = _of_prompt(settings, number, batch=batch)
             messages = as_messages(prompts[number], chat=settings.chat, images=len(images[number]))
-            again = partial(_next_turn, model, messages, types[number], own, own_tokens, details, retries - 1)
+            again = partial(_next_turn, model, messages, types[number], own, own_tokens, details, receipts, retries - 1)
             request = replace(request, retry=again)
         constraint, compile_late = compiled[id(types[request.number])]
         try:
@@ -162,7 +163,7 @@ def _read_retries(retries: int, settings: Settings, prompts: Sequence[Prompt], s
             f"retries are further turns of a chat, and prompt {number} is none; give chat=True with a text, or give "
             "the prompt as a list of messages."
         )
-    if any(isinstance(one, BeamSearchSampler) or one.samples != 1 for one in samplers):
+    if any(is_beam_search(one) or one.samples != 1 for one in samplers):
         raise ArgumentError("retries are for one text a prompt; take gen.samplers.greedy or multinomial(samples=1).")
     return retries
 
@@ -188,6 +189,7 @@ def _next_turn(
     settings: Settings,
     max_batch_tokens: int | None,
     details: bool,
+    receipts: bool,
     retries: int,
     request: Request,
     error: ValueRefusedError,
@@ -202,6 +204,7 @@ def _next_turn(
         settings,
         details=details,
         max_batch_tokens=max_batch_tokens,
+        receipts=receipts,
         retries=retries,
     )
     [made] = call.requests
@@ -276,7 +279,7 @@ def _refuse_lists(settings: Settings) -> None:
 
 def _read_returned(num_return_sequences: int, samplers: Sequence[Sampler]) -> int:
     """How many of a beam search's texts are returned."""
-    beams = [sampler.beams for sampler in samplers if isinstance(sampler, BeamSearchSampler)]
+    beams = [sampler.beams for sampler in samplers if is_beam_search(sampler)]
     most = min(beams, default=LARGEST) if len(beams) == len(samplers) else LARGEST
     returned = read_whole("num_return_sequences", num_return_sequences, minimum=1, maximum=most)
     if returned != 1 and len(beams) < len(samplers):

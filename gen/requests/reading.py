@@ -29,9 +29,9 @@ from gen.requests.prompts import (
 from gen.requests.request import Bound, Request, Thinking
 from gen.requests.settings import Settings, check_truncate, read_stops_of_each
 from gen.runtime.isolation import isolated
-from gen.samplers import BeamSearchSampler, Sampler
+from gen.samplers import Sampler
 from gen.samplers.backends.random import draw_seed, sample_seed
-from gen.samplers.kinds import draws, search_width
+from gen.samplers.kinds import draws, is_beam_search, search_width
 from gen.samplers.penalties import Penalties
 from gen.tokens.thoughts import ANSWER, CHANNELS, Marks, marks_of_chat, read_shown, read_thinking, switched
 from gen.tokens.thoughts import Thinking as Thinks
@@ -176,7 +176,7 @@ def read_requests(
         if room < min(1, most):
             whole = turns or illustrated is not None
             raise no_room(number, len(token_ids), model.context_length, prompt, chat=settings.chat, whole=whole)
-        count = 1 if isinstance(sampler, BeamSearchSampler) else sampler.samples
+        count = 1 if is_beam_search(sampler) else sampler.samples
         if count > _MOST_SAMPLES:
             raise ArgumentError(
                 f"the sampler makes {count} texts of a prompt, and a call at most {_MOST_SAMPLES}; make the others in "
@@ -259,7 +259,7 @@ def _check_thinks(number: int, thinks: Thinks, is_chat: bool, sampler: Sampler, 
             f"{setting('thinking')} is for chats, and prompt {number} is none; give "
             f"{in_python('chat=True with a text, or give ')}the prompt as a list of messages."
         )
-    if not isinstance(sampler, BeamSearchSampler):
+    if not is_beam_search(sampler):
         return thinks
     if thinks:
         advice = in_python(", or take gen.samplers.greedy or multinomial for a text that comes after a thought")
@@ -331,7 +331,7 @@ def constrained(
 def _with_thought(model: Model, request: Request, max_batch_tokens: int | None) -> Request:
     """The request with the thought that may come before its text, and with room for it."""
     marks, constraint = request.thoughts, request.constraint
-    if marks is None or not request.limit or isinstance(request.sampler, BeamSearchSampler):
+    if marks is None or not request.limit or is_beam_search(request.sampler):
         return request
     grammar = None if constraint is None else constraint.grammar
     if constraint is not None and not marks.begun and begins_with(constraint, marks.written[0]):
@@ -407,7 +407,7 @@ def _read_top_logprobs(given: int | None, samplers: Sequence[Sampler], known: in
     """How many of the likeliest tokens to give with each token; None for no log-probabilities."""
     if given is None:
         return None
-    if any(isinstance(sampler, BeamSearchSampler) for sampler in samplers):
+    if any(is_beam_search(sampler) for sampler in samplers):
         raise ArgumentError(
             f"{setting('top_logprobs')} are of texts that grow token by token, and a beam search chooses among whole "
             f"texts; leave them out{in_python(', or take gen.samplers.greedy or multinomial')}."

@@ -1,5 +1,7 @@
 """The kinds of samplers, which the loop treats differently: rows drawn independently, beams, or a user's own search."""
 
+from typing import TypeGuard
+
 from torch import Tensor
 
 from gen.samplers.base import Sampler
@@ -19,8 +21,11 @@ def draws(sampler: Sampler) -> bool:
     )
 
 
+def is_beam_search(sampler: Sampler) -> TypeGuard[BeamSearchSampler]:
+    """Whether a sampler is gen's beam search, or a subclass of it without a step of its own."""
+    return isinstance(sampler, BeamSearchSampler) and type(sampler).step is BeamSearchSampler.step
+
+
 def search_width(sampler: Sampler) -> int:
     """How many rows the search for a prompt has; 1 if each row is a text of its own."""
-    if draws(sampler):
-        return 1
-    return sampler.beams if type(sampler) is BeamSearchSampler else sampler.samples
+    return 1 if draws(sampler) else sampler.samples

@@ -77,6 +77,15 @@ def test_all_ways_to_ask_one_prompt_retry_alike() -> None:
         assert (made.value, made.attempts) == (Guess(number=8), 3)
 
 
+def test_further_turns_are_made_without_receipts_if_the_first_is() -> None:
+    model, _ = new_model()
+    with gen.Engine(model, rows=2) as engine:
+        made = engine.generate(ask(1), Guess, retries=1, details=True, receipts=False, **CHAT)
+    assert made.attempts == 2
+    with pytest.raises(gen.ArgumentError, match="no receipt"):
+        _ = made.receipt
+
+
 def test_prompts_that_come_one_by_one_are_asked_again_beside_others() -> None:
     model, seen = new_model()
     asked: Any = {"retries": 2, "details": True, "seed": [5, 6, 7, 8, 9]}

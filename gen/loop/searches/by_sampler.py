@@ -13,7 +13,7 @@ from gen.loop.searches.search import Search
 from gen.loop.searches.user_sampler import UserSamplerTexts, UserSampling
 from gen.samplers import BeamSearchSampler
 from gen.samplers.base import Sampler
-from gen.samplers.kinds import draws, search_width
+from gen.samplers.kinds import draws, is_beam_search, search_width
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,9 @@ def kind_of_search(sampler: Sampler) -> Kind:
     width = search_width(sampler)
     if draws(sampler):
         return Kind("drawing", width, Drawing, tuple)
-    if type(sampler) is BeamSearchSampler:
-        key = sampler.beams, sampler.length_penalty, sampler.early_stopping
+    if is_beam_search(sampler):
+        own = None if type(sampler) is BeamSearchSampler else id(sampler)
+        key = sampler.beams, sampler.length_penalty, sampler.early_stopping, own
         return Kind(("beams", *key), width, partial(Beams, sampler), lambda texts: [BeamTexts(*texts)])
     search = partial(UserSampling, sampler)
     return Kind(("user", id(sampler)), width, search, lambda texts: [UserSamplerTexts(texts)])

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, TemperatureLogitsWarper, TopPLogitsWarper
 
 import gen
-from gen.samplers import BeamSearchSampler, beam_search
+from gen.samplers import BeamSearchSampler, beam_search, greedy
 from tests.helpers import EOS, SHAPES, ScriptedModel, byte_tokenizer, tiny_model
 from tests.loop.calls import run_in_rows
 
@@ -265,6 +265,25 @@ def test_fewer_texts_than_beams_gives_those_that_there_are_and_no_masked_token()
 def test_a_stop_string_ends_a_text_of_beam_search() -> None:
     completion: Any = gen.generate(ScriptedModel("one. two."), "x", sampler=beam_search(2), stop=".", details=True)
     assert (completion.text, completion.finish_reason) == ("one", "stop")
+
+
+def test_a_subclass_searches_alike_unless_it_has_a_step_of_its_own(hf_model: PreTrainedModel) -> None:
+    class Named(BeamSearchSampler):
+        pass
+
+    class Greedy(BeamSearchSampler):
+        def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Any:
+            return greedy().step(logits, weights, keys)
+
+    model = gen.from_transformers(hf_model, byte_tokenizer())
+    settings: Any = {"max_new_tokens": 12, "seed": 1}
+    made, expected = (
+        gen.generate(model, ["ab", "c"], sampler=sampler, num_return_sequences=3, details=True, **settings)
+        for sampler in (Named(3), beam_search(3))
+    )
+    assert made == expected
+    own, likeliest = (gen.generate(model, "ab", sampler=sampler, **settings) for sampler in (Greedy(3), greedy()))
+    assert own == [likeliest] * 3
 
 
 def test_the_search_ends_when_every_prompt_is_done() -> None:
