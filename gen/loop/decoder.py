@@ -87,7 +87,6 @@ class Decoder:
         self.speculation = speculation
         if speculation is not None and self.drafts is None:
             self.drafts = Drafts(self.count, self.device)
-        self._tops.places = 1 if self.drafts is None or speculation is None else self.drafts.feed.shape[1]
         for stage in self.stages:
             stage.forces = speculation is not None and speculation.output_type
 
@@ -436,7 +435,8 @@ class Decoder:
         """The lines that a step computes of some rows."""
         if feed is None or self.drafts is None:
             return here
-        return Places(here, feed.shape[1], self.drafts.of_rows(*feed.shape))
+        count, width = feed.shape
+        return Places(here, width, self.drafts.numbers[:count, None].expand(-1, width).flatten())
 
     def _places_in(self, feed: Tensor) -> Tensor:
         """0, 1, 2, ... for the places of each row."""

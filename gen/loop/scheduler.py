@@ -367,7 +367,7 @@ class Scheduler:
             job.agreement.left = job.request.limit - len(job.takers[0].texts[0].token_ids)
         widths.others_wait = bool(self._waiting)
         width = widths.choose(count, [job.agreement for job in self._live])
-        while width > 1 and not self._slots.fits(width):
+        while width > 1 and not self._slots.fits(width, grows=widths.fixed):
             width = widths.narrower(width)
         if width > 1 and made is not None:
             for job in self._live:

@@ -57,22 +57,25 @@ class Slots:
         """How many rows the next step has, and how many columns it looks at; makes room for it if needed.
 
         Args:
-            width: how many tokens of each row it reads; if several, `fits` has said that there is room.
+            width: how many tokens of each row it reads; if several, `fits` has said that there is room, or may be.
         Raises:
             TooLong: the rows would take more memory than they may.
         """
         last = self.live[-1]
         longest = max(self._written[row] for row in self._places) + width
-        if width == 1 and longest + _AHEAD > self._rows.shared:
-            self.make_room()
+        if longest + _AHEAD > self._rows.shared:
+            self.make_room(width=width)
         view = view_bucket(longest) if width == 1 else max(view_bucket(longest), -(-longest // _WIDE_VIEW) * _WIDE_VIEW)
         room = max(self._rows.rooms.get(row, self._rows.shared) for row in self._places)  # a free row may have more
         return self._bucket(last.row + last.width), min(view, _whole(room), self._rows.length)
 
-    def fits(self, width: int) -> bool:
-        """Whether all live rows have room for so many more tokens."""
+    def fits(self, width: int, *, grows: bool = False) -> bool:
+        """Whether all live rows have room for so many more tokens; with `grows`, whether their texts may come to it."""
         rooms, shared = self._rows.rooms, self._rows.shared
-        return all(self._written[job.row] + width + _AHEAD <= rooms.get(job.row, shared) for job in self.live)
+        return all(
+            self._written[job.row] + width + _AHEAD <= (job.most_tokens if grows else rooms.get(job.row, shared))
+            for job in self.live
+        )
 
     def lengths(self, count: int, width: int = 1) -> list[int]:
         """How many columns each row of the next step has, with its new tokens; 0 for one that is free or being read."""
@@ -140,18 +143,19 @@ class Slots:
         self._go_on(self.live)
         return True
 
-    def make_room(self, coming: Mapping[int, tuple[Job, int]] | None = None) -> None:
+    def make_room(self, coming: Mapping[int, tuple[Job, int]] | None = None, width: int = 1) -> None:
         """Let every row have room for its next tokens: twice as many as before, or as many as there may be.
 
         Args:
             coming: for each row that is about to get a text, its job, and how many tokens the text has.
+            width: how many tokens come next in the other rows.
         Raises:
             TooLong: the rows would take more memory than they may.
         """
         rows, coming = self._rows, coming or {}
         live = set(self._places)
         there = {
-            row: (job, self._written[row] + 1 if row in live else job.longest)
+            row: (job, self._written[row] + width if row in live else job.longest)
             for row, job in enumerate(self.at)
             if job is not None
         }

@@ -55,13 +55,11 @@ class TopTokens:
     Attributes:
         width: how many tokens a row has now; 0 if no request asks.
         tempers: whether a request asks how likely its tokens were to the model at its temperature, before all else.
-        places: how many places a step may have; set before requests are admitted.
     """
 
     def __init__(self, count: int, vocab: int, device: torch.device) -> None:
         self._count, self._vocab, self._device = count, vocab, device
-        self._tables: dict[tuple[int, bool], _Table] = {}  # by width, and whether of places; recorded steps use them
-        self.places = 1
+        self._tables: dict[tuple[int, int], _Table] = {}  # by width and places; recorded steps use them
         self.begin()
 
     def begin(self) -> None:
@@ -89,24 +87,21 @@ class TopTokens:
         self.tempers = any(request.kept for request in askers)
         most = max((max(1, request.top_logprobs or 0) for request in self._askers), default=0)
         self.width = min(1 << (most - 1).bit_length(), self._vocab) if most else 0
-        if self.width:
-            self._make_table(self._count)
-        if self.width and self.places > 1:
-            self._make_table(self._count, self.places)
 
-    def _make_table(self, *shape: int) -> None:
-        """Make a table of rows, or of places of rows, unless it is there."""
-        key = self.width, len(shape) > 1
+    def _table(self, places: int) -> _Table:
+        """The table of steps with so many places; it is made when such a step first runs."""
+        key = self.width, places
         if key not in self._tables:
             like = torch.empty(0, dtype=torch.float32, device=self._device)
-            self._tables[key] = _Table(shape, self.width, like)
+            self._tables[key] = _Table((self._count, places)[: 1 + (places > 1)], self.width, like)
+        return self._tables[key]
 
     def results(self, places: int) -> Packed | None:
         """The log-probabilities of the tokens that a step with so many places has chosen, the ids and log-probabilities
         of the likeliest, and the log-probabilities of the chosen tokens at the row's temperature; None if no request
         asks.
         """
-        return self._tables[self.width, places > 1].results if self.width else None
+        return self._table(places).results if self.width else None
 
     def find(self, logits: Tensor, temperatures: Tensor | float = 1.0, *, changed: bool) -> Seen:
         """The likeliest tokens of logits (n, vocab); with `changed` the logits are copied, because they will change.
@@ -125,8 +120,7 @@ class TopTokens:
         self, seen: Seen, here: slice, token_ids: Tensor, ancestors: Tensor | None, temperatures: Tensor | float = 1.0
     ) -> None:
         """Set the results of the rows `here`, which have chosen token_ids (n, places) and continue their ancestors."""
-        places = token_ids.shape[1]
-        table, token_ids = self._tables[self.width, places > 1], token_ids.reshape(-1, 1)
+        table, token_ids = self._table(token_ids.shape[1]), token_ids.reshape(-1, 1)
         logits, logprobs, likely = seen.logits, seen.logprobs, seen.token_ids
         if ancestors is not None:
             logits, logprobs, likely = (one.index_select(0, ancestors) for one in (logits, logprobs, likely))
@@ -137,8 +131,7 @@ class TopTokens:
             tempered = seen.logits.gather(1, chosen).float() / temperatures
             results.append((table.tempered, tempered.squeeze(1) - seen.full))
         for kept, made in results:
-            kept = kept[here] if places == 1 else kept[here, :places]
-            kept.copy_(made.view(kept.shape))
+            kept[here].copy_(made.view(kept[here].shape))
 
 
 def own_logprobs(logits: Tensor, chosen: Tensor, logprobs: Tensor, likely: Tensor) -> Tensor:

@@ -54,7 +54,6 @@ class Drafts:
         self.numbers = torch.arange(max(wide, count), device=device)
         self.earlier = 0
         self._earlier = table(torch.int64, 0)  # (count, columns), -1 where there is none; it grows, and never shrinks
-        self._of_rows = {w: self.numbers[:count].repeat_interleave(w) for w in range(2, wide + 1)}
 
     def begin(self) -> None:
         """All rows are free."""
@@ -83,10 +82,6 @@ class Drafts:
         """`look_up` for some rows, in the texts that were made before and, with `prompt`, in the tokens so far."""
         return look_up(history, lengths, self.numbers, self._earlier[here, : self.earlier], own=prompt)
 
-    def of_rows(self, count: int, width: int) -> Tensor:
-        """The row of each of the `width` places of the first rows: (count * width,)."""
-        return self._of_rows[width][: count * width]
-
     def compare(self, here: slice, chosen: Tensor) -> None:
         """Note whether the first draft of each row was what a plain step has chosen, (n, 1). Host sync: none."""
         same = (chosen == self.feed[here, 1:2]).squeeze(1)
@@ -99,7 +94,7 @@ class Drafts:
     def write(self, row: int, newest: int, drafts: Sequence[int]) -> None:
         """On a CPU: let a wide step read these drafts of a row."""
         feed = self.feed.numpy()[row]
-        feed[0] = newest
+        feed[:] = newest  # instead of earlier drafts, which layers that round by all that is read would see
         feed[1 : 1 + len(drafts)] = drafts
         self.real.numpy()[row] = len(drafts)
 

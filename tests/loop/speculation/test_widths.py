@@ -312,6 +312,15 @@ def test_a_float32_model_that_rounds_in_between_is_taken_as_one_of_half_precisio
     assert gen.generate(rounded, "abababab", speculate=gen.Speculation(), **arguments).drafted
 
 
+def test_steps_have_one_width_whatever_room_rows_have() -> None:
+    model = gen.from_transformers(
+        rounding(tiny_model(num_hidden_layers=2, max_position_embeddings=512)), byte_tokenizer()
+    )
+    arguments: dict[str, Any] = {"max_new_tokens": 400, "seed": 1, "eos_token_id": [], "details": True}
+    first, second = (gen.generate(model, "abababab", speculate=gen.Speculation(), **arguments) for _ in range(2))
+    assert (first.token_ids, first.logprobs) == (second.token_ids, second.logprobs)  # rows have grown in between
+
+
 def rounding(hf_model: Any) -> Any:
     """Rounds activations by the largest one that is read at once, as quantised layers do."""
 
