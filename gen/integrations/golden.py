@@ -40,9 +40,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def gen_golden(request: pytest.FixtureRequest) -> "Iterator[Golden]":
     """A function (model, prompt, output_type, **settings) that gives the recorded text, once it has verified it.
 
-    It takes the arguments of `gen.generate`, and gives what that returns. Without a seed, the seed is 0. With
-    --update-gen-golden it makes the text and writes its receipt. Otherwise a missing receipt fails the test, and so
-    does a difference that is no near tie.
+    It takes the arguments of `gen.generate` that shape one text, and gives what that returns. Without a seed, the seed
+    is 0. With --update-gen-golden it makes the text and writes its receipt. Otherwise a missing receipt fails the test,
+    and so does a difference that is no near tie.
     """
     name = re.sub(r"[^-.\w]+", "_", ".".join(request.node.nodeid.split("::")[1:]))
     path = request.path.parent / "golden" / request.path.stem / f"{name}.jsonl"
@@ -81,6 +81,8 @@ class Golden:
         from gen.requests.settings import Settings
 
         settings = {"seed": 0, **settings}
+        if unknown := settings.keys() - Settings.__annotations__.keys():
+            raise gen.ArgumentError(f"gen_golden takes no {', '.join(sorted(unknown))}.")
         if self._update:
             made: Any = gen.generate(model, prompt, output_type, details=True, **settings)
             self._made += [one.receipt for one in _flat(made)]

@@ -26,7 +26,6 @@ from gen.constraints.composing.trees import Calls, Tree
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.errors import ConstraintError, EngineClosed, GenError
 from gen.models.base import Model
-from gen.server.settings import CompileLimits
 
 _AT_ONCE = 32  # how many types are compiled at once
 _PATIENCE = 4  # how many seconds a type may take for each second of processor time that it may use
@@ -38,11 +37,12 @@ class Compiling:
     Nothing waits in a thread, so a program can end while types are compiled: their processes end with its event loop.
 
     Args:
-        limits: the processor time and the memory that one type may take.
+        seconds: of processor time that one type may take.
+        memory: bytes that it may take, besides what the process has before.
     """
 
-    def __init__(self, model: Model, limits: CompileLimits | None = None) -> None:
-        self._model, self._limits = model, limits or CompileLimits()
+    def __init__(self, model: Model, *, seconds: int = 30, memory: int = 2**31) -> None:
+        self._model, self._seconds, self._memory = model, seconds, memory
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._asking = Lock()
         self._process: Any = None
@@ -104,11 +104,11 @@ class Compiling:
             except RecursionError:
                 raise ConstraintError("the output type nests too deep to be compiled; fewer levels do.") from None
             await asyncio.to_thread(self._ask, sent, written)
-            limits, found, number = self._limits, None, 0
+            found, number = None, 0
             try:
                 await _readable(results)
                 number = results.recv()
-                async with asyncio.timeout(_PATIENCE * limits.seconds):
+                async with asyncio.timeout(_PATIENCE * self._seconds):
                     await _readable(results)
                     found = await asyncio.to_thread(results.recv)  # it may be large
             except (EOFError, OSError, TimeoutError):  # its limits have ended it, or it waits for the processor
@@ -120,7 +120,7 @@ class Compiling:
         if isinstance(found, Worked):
             return found
         raise found or ConstraintError(
-            f"the output type takes more than {limits.seconds} seconds or {limits.memory >> 20} MiB to compile; give a "
+            f"the output type takes more than {self._seconds} seconds or {self._memory >> 20} MiB to compile; give a "
             "smaller one."
         )
 
@@ -136,7 +136,7 @@ class Compiling:
     def _begin(self) -> None:
         context = get_context("spawn")
         self._requests, theirs = context.Pipe()
-        self._process = context.Process(target=compile_for, args=(theirs, self._limits), daemon=True)
+        self._process = context.Process(target=compile_for, args=(theirs, self._seconds, self._memory), daemon=True)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C is for this process alone
         self._process.start()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -156,7 +156,7 @@ async def _readable(results: Connection) -> None:
         os.set_blocking(number, True)  # uvloop's readers end that, and what comes next may come in pieces
 
 
-def compile_for(requests: Connection, limits: CompileLimits) -> None:
+def compile_for(requests: Connection, seconds: int, memory: int) -> None:
     """Fork for each plan that comes after the vocabulary, until no more come; with it comes where its result goes."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks to end
@@ -173,18 +173,18 @@ def compile_for(requests: Connection, limits: CompileLimits) -> None:
             os.close(handle)
             continue
         try:
-            _compile(plan, vocabulary, limits, Connection(handle, readable=False))
+            _compile(plan, vocabulary, seconds, memory, Connection(handle, readable=False))
         finally:
             os._exit(0)
 
 
-def _compile(plan: bytes, vocabulary: Vocabulary, limits: CompileLimits, results: Connection) -> None:
+def _compile(plan: bytes, vocabulary: Vocabulary, seconds: int, memory: int, results: Connection) -> None:
     results.send(os.getpid())
     import resource  # Linux has it
 
-    used = _address_space(resource.getpagesize())
-    resource.setrlimit(resource.RLIMIT_AS, (used + limits.memory, used + limits.memory))
-    resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds))
+    memory += _address_space(resource.getpagesize())
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     signal.signal(signal.SIGPROF, _step_back)
     signal.setitimer(signal.ITIMER_PROF, 1.0)
     try:

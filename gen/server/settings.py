@@ -75,19 +75,6 @@ class Settings:
             check_number(name, getattr(self, name), above=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompileLimits:
-    """The processor time and the memory that compiling one output type may take.
-
-    Attributes:
-        seconds: processor time.
-        memory: bytes, besides what the process has before it compiles.
-    """
-
-    seconds: int = 30
-    memory: int = 2**31
-
-
 def name_of(model: str) -> str:
     """A model's name for clients: a name on the Hub unchanged; for a folder or a file, the last part of its path."""
     path = Path(model)

@@ -106,10 +106,9 @@ OPEN = gen.json_schema({"type": "object", "properties": {"a": {"type": "integer"
 def test_no_part_of_a_value_is_lost(output_type: Any, values: list[Any], kind: str, tmp_path: Path) -> None:
     settings: Any = {"sampler": None, "num_return_sequences": 1, "output_type": {}}
     told: Any = {"inputs": [], "fingerprint": {}, "sources": {}, "batch_size": 1, "part_rows": 9, "threads": 1}
-    schema = schema_of_type(output_type)
-    write_manifest(tmp_path, Manifest(settings=settings, schema=schema, parts=[(0, len(values))], **told))
-    results = [{"id": "x", "text": "", "value": value} for value in values]
-    write_part(tmp_path, 0, results, {})
+    told["schema"] = schema_of_type(output_type)
+    write_manifest(tmp_path, Manifest(settings=settings, parts=[(0, len(values))], **told))
+    write_part(tmp_path, 0, [{"id": "x", "text": "", "value": value} for value in values], {})
     merge(tmp_path, tmp_path / "all.parquet")
     table = pyarrow.parquet.read_table(tmp_path / "all.parquet")
     assert str(table.schema.field("value").type) == kind

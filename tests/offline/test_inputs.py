@@ -191,12 +191,5 @@ def test_a_template_makes_the_prompt_of_columns_which_are_carried_through() -> N
     assert "asks for 'a', which has no form in JSON: [inf]" in read_row({"a": [json.loads("1e999")]}, "d", "{a}").error
 
 
-def test_the_longest_row_is_known_after_one_reading(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [{"prompt": "a"}, {"prompt": "bb" * 9, "n": None}, {"prompt": 7}]
-    found = write_rows([str(write_jsonl(tmp_path / "a.jsonl", rows))], None, tmp_path)
-    assert found.longest is not None
-    assert found.longest.prompt == "bb" * 9
-
-
 def test_parts_are_rows_side_by_side() -> None:
     assert parts_of([0, 10, 20, 35, 40], 2) == [(0, 2), (20, 2), (40, 1)]

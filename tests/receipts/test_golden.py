@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-import gen.receipts.diffing  # noqa: F401 - before a suite runs, whose own imports are forgotten when it has ended
+import gen
+import gen.receipts.diffing  # before a suite runs, whose own imports are forgotten when it has ended
+from gen.integrations.golden import Golden
 from tests.helpers.demo import short_demo
 
 pytest_plugins = ["pytester"]
@@ -78,6 +80,12 @@ def test_a_near_tie_passes_with_a_note(suite: Any, monkeypatch: pytest.MonkeyPat
     found = suite("-k", "text", temperature=3.0)
     found.assert_outcomes(passed=1)
     found.stdout.fnmatch_lines(["gen_golden: test_suite.py::test_text: a near tie at token *"])
+
+
+def test_what_it_could_not_verify_is_not_recorded(tmp_path: Path) -> None:
+    golden = Golden(tmp_path / "texts.jsonl", update=True, note=print)
+    with pytest.raises(gen.ArgumentError, match="gen_golden takes no num_return_sequences"):
+        golden(short_demo(), "x", sampler=gen.samplers.beam_search(2), num_return_sequences=2)
 
 
 def test_the_plugin_is_installed_with_gen() -> None:

@@ -27,7 +27,6 @@ from gen.constraints.tables.vocabulary import vocabulary_of
 from gen.server import app
 from gen.server import compiling as server
 from gen.server.compiling import Compiling
-from gen.server.settings import CompileLimits
 from tests.helpers import ScriptedModel
 from tests.helpers.demo import short_demo
 from tests.helpers.forked import Forked
@@ -126,7 +125,7 @@ def test_nothing_waits_for_a_type_when_the_event_loop_ends_and_its_process_ends_
     plans: None, tmp_path: Path
 ) -> None:
     compiling, told, before = (
-        Compiling(ScriptedModel("x"), CompileLimits(seconds=10**6)),
+        Compiling(ScriptedModel("x"), seconds=10**6),
         tmp_path / "told",
         waited_for(),
     )
@@ -151,7 +150,7 @@ def waited_for() -> set[threading.Thread]:
 
 
 def test_what_takes_too_much_time_or_memory_is_refused(plans: None) -> None:
-    compiling = Compiling(ScriptedModel("x"), CompileLimits(seconds=1, memory=2**30))
+    compiling = Compiling(ScriptedModel("x"), seconds=1, memory=2**30)
     for table in (partial(endless, 0), huge):
         with pytest.raises(gen.ConstraintError, match="takes more than 1 seconds or 1024 MiB to compile"):
             asyncio.run(compiling.ready(plan_of(table, "plan")))

@@ -244,6 +244,8 @@ def test_fields_within_others_are_named_and_refused_too(
         ("/v1/messages", {"messages": HELLO, "context_management": {"edits": []}}, "context_management"),
         ("/v1/messages", {"messages": HELLO, "output_config": {"effort": "low"}}, "output_config.effort"),
         ("/v1/responses", {"input": "Hi", "truncation": "auto"}, "truncation"),
+        ("/v1/responses", {"input": "Hi", "reasoning": {"summary": "auto"}}, "reasoning.summary"),
+        ("/v1/responses", {"input": "Hi", "include": ["reasoning.encrypted_content"]}, "include"),
     ],
 )
 def test_what_agents_send_without_effect_is_taken_and_named(

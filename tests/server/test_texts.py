@@ -198,6 +198,9 @@ def test_what_is_between_two_texts_is_asked_for_with_the_models_own_tokens(clien
     assert asked == "<fim_prefix>def f(<fim_suffix>return x<fim_middle>"
     ids = {text: token_id for token_id, text in model.tokenizer.special_tokens.items()}
     wanted = [ids[marks[0]], *b"def f(", ids[marks[1]], *b"return x", ids[marks[2]]]
+    with gen.Engine(model) as engine:
+        reply = Client(gen.server.app(engine)).post(TEXT, {"prompt": "a", "suffix": "b", "echo": True})
+    assert (reply.status, reply.json["error"]["param"]) == (400, "echo")
     assert model.tokenizer.encode_plain(asked) == wanted
     refused = client.post(TEXT, {"prompt": "a", "suffix": "b"})
     assert (refused.status, refused.json["error"]["param"]) == (400, "suffix")

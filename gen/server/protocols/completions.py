@@ -41,6 +41,8 @@ def complete(served: Served, body: CompletionBody) -> Asking:
     name = served.name_of(body.model)
     prompts = read_prompts(body.prompt)
     if body.suffix:
+        if body.echo:
+            raise refused("a text between a prompt and a suffix has no echo; leave echo out.", "echo")
         prompts = [fill_in(served.model.tokenizer, prompt, body.suffix) for prompt in prompts]
     if body.best_of not in (None, 0, body.n):
         raise refused("best_of must equal n, or be left out: this server returns every text that it makes.", "best_of")

@@ -22,6 +22,7 @@ from gen.server.texts import Ended
 from gen.server.writing import Asking, event, reasoning_tokens
 from gen.tokens.tokenizers import Tokenizer
 
+_LOGPROBS = "message.output_text.logprobs"
 _NO_STORE = "this server stores nothing; give the whole conversation as input."
 _STORED = {"previous_response_id": _NO_STORE, "conversation": _NO_STORE, "prompt": "this server stores no prompts."}
 
@@ -37,7 +38,6 @@ class Reasoning(Body):
     """How much the model thinks."""
 
     effort: str | None = None
-    summary: Any = None
 
 
 class ResponsesBody(SamplingFields):
@@ -50,7 +50,7 @@ class ResponsesBody(SamplingFields):
         "structured_outputs": None,
         "response_format": None,
     }
-    harmless = frozenset({"truncation"})
+    harmless = frozenset({"include", "reasoning.summary", "truncation"})
     renamed: ClassVar[dict[str, tuple[str, ...]]] = SamplingFields.renamed | {
         "max_new_tokens": ("max_output_tokens",),
         "thinking": ("reasoning", "chat_template_kwargs"),
@@ -84,7 +84,12 @@ class ResponsesBody(SamplingFields):
     @property
     def ignored(self) -> list[str]:
         """See `Body.ignored`; a conversation that does not fit is refused, and nothing of it is left out."""
-        return super().ignored + (["truncation"] if self.truncation == "auto" else [])
+        found = super().ignored
+        if self.truncation == "auto":
+            found.append("truncation")
+        if {*(self.include or ())} - {_LOGPROBS}:
+            found.append("include")
+        return found
 
 
 def respond(served: Served, body: ResponsesBody) -> Asking:
@@ -95,7 +100,7 @@ def respond(served: Served, body: ResponsesBody) -> Asking:
             raise refused(f"{field}: {why}", field)
     most_kb = served.settings.max_schema_kb
     template = clients_template(body.chat_template_kwargs)
-    with_logprobs = body.top_logprobs is not None or "message.output_text.logprobs" in (body.include or ())
+    with_logprobs = body.top_logprobs is not None or _LOGPROBS in (body.include or ())
     messages = read_input(body.input, body.instructions)
     if messages[-1]["role"] == "assistant":  # an answer is a new message
         template |= {"add_generation_prompt": True, "continue_final_message": False}
