@@ -24,7 +24,6 @@ from gen.requests.settings import Settings, is_list_for_each, read_drafts
 from gen.samplers import Sampler
 from gen.samplers.base import read_sampler
 from gen.samplers.kinds import is_beam_search
-from gen.scoring.fields import FieldScorer
 from gen.tools.describing import with_system_text
 
 OnErrors = Literal["raise", "return"]
@@ -109,7 +108,11 @@ def read_call(
     drafts = read_drafts(model, settings.draft, len(prompts), batch=batch)
     read: list[Request] = []
     write_receipt = ReceiptWriter(model).receipt if details and receipts else None
-    score_fields = FieldScorer(model).scores if details else None
+    score_fields = None
+    if details:
+        from gen.scoring.fields import FieldScorer  # other calls do without it
+
+        score_fields = FieldScorer(model).scores
     for request in requests:
         number = request.number
         request = replace(request, write_receipt=write_receipt, score_fields=score_fields, draft=drafts[number])

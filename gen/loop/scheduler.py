@@ -25,8 +25,6 @@ from gen.loop.results.top_tokens import PromptTokens
 from gen.loop.slots import Slots
 from gen.loop.speculation.widths import tell, widths_for
 from gen.models.base import Model
-from gen.scoring.pairs import Pair
-from gen.scoring.scorer import Scorer
 
 
 class Scheduler:
@@ -272,6 +270,9 @@ class Scheduler:
         if self._tells:
             self._read_part(job, row, len(request.prompt_ids) - 1)
         elif len(request.prompt_ids) > 1:
+            from gen.scoring.pairs import Pair
+            from gen.scoring.scorer import Scorer
+
             first, *others = request.prompt_ids
             pair = Pair(f"prompt {request.number}", (first,), tuple(others))
             [score] = Scorer(self._model, top=max(1, request.prompt_logprobs or 0)).run([pair])

@@ -21,7 +21,6 @@ import numpy as np
 from gen.constraints.automata.arrays import moved
 from gen.constraints.automata.dfa import Dfa
 from gen.constraints.automata.limits import Budget, TooLarge
-from gen.constraints.automata.regexes import read_tree
 
 Threads = Mapping[int, int]
 """States, each with the place where its match would begin, the earliest first."""
@@ -144,6 +143,8 @@ def _read(items: list[Any], *, flags: int, around: bool, budget: Budget) -> _Aut
     Args:
         around: whether what they match depends on what is around it.
     """
+    from gen.constraints.automata.regexes import read_tree  # calls without regexes do without it
+
     first = read_tree(items, flags, budget, certain=None)
     later = read_tree([_ANY, *items], flags, budget, certain=None) if around else None
     found = [one for one in (first, later) if one is not None]
