@@ -1,7 +1,7 @@
 """Compares recorded texts with those of another run, or with what a model makes now: `gen.diff`."""
 
 import json
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import exp, inf
@@ -149,8 +149,9 @@ def diff(old: Sequence[Receipt], new: Sequence[Receipt] | Model) -> Diff:
 
     Args:
         old: receipts.
-        new: receipts, whose texts are compared with the old ones of the same prompt tokens, images, seed and sample; or
-            a model, which verifies the old ones. Only a model can tell a near tie.
+        new: receipts, whose texts are compared with the old ones of the same prompt tokens, images, seed and sample, of
+            several with those of the same settings; or a model, which verifies the old ones. Only a model can tell a
+            near tie.
     Returns:
         What is equal and what differs, by setting, and the first token that differs in each text.
     Raises:
@@ -162,13 +163,18 @@ def diff(old: Sequence[Receipt], new: Sequence[Receipt] | Model) -> Diff:
         found = verify(new, old)
         return Diff(texts=[_verified(new, *one) for one in zip(range(len(old)), old, found, strict=True)])
     new = listed("diff", new)
-    waiting = defaultdict[Any, deque[Receipt]](deque)
+    waiting = defaultdict[Any, list[Receipt]](list)
     for receipt in new:
         waiting[_key(receipt)].append(receipt)
-    texts = []
-    for number, receipt in enumerate(old):
-        if others := waiting[_key(receipt)]:
-            texts.append(_paired(number, receipt, others.popleft()))
+    compared: dict[int, Compared] = {}
+    for other_settings in (False, True):  # of texts with one key, those of the same settings belong together
+        for number, receipt in enumerate(old):
+            of_key = waiting[_key(receipt)]
+            pairs = [one for one in of_key if other_settings or _setting(one) == _setting(receipt)]
+            if number not in compared and pairs:
+                compared[number] = _paired(number, receipt, pairs[0])
+                of_key.remove(pairs[0])
+    texts = [compared[number] for number in sorted(compared)]
     return Diff(texts=texts, missing=len(old) - len(texts), added=len(new) - len(texts))
 
 

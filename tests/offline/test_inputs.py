@@ -12,7 +12,6 @@ import pyarrow.parquet
 import pytest
 
 import gen
-from gen.offline.folder import parts_of
 from gen.offline.inputs import NAME, check_unchanged, digests, read_rows, write_rows
 from gen.offline.records import read_line, read_records
 from gen.offline.rows import Row, check_template, read_row
@@ -189,7 +188,3 @@ def test_a_template_makes_the_prompt_of_columns_which_are_carried_through() -> N
     assert row == Row(id="7", prompt='{x} [1, "ü"]: x', carried={"a": "x", "b": [1, "ü"]})
     assert "asks for 'b', the row has a" in read_row({"a": "x"}, "d", "{a} {b}").error
     assert "asks for 'a', which has no form in JSON: [inf]" in read_row({"a": [json.loads("1e999")]}, "d", "{a}").error
-
-
-def test_parts_are_rows_side_by_side() -> None:
-    assert parts_of([0, 10, 20, 35, 40], 2) == [(0, 2), (20, 2), (40, 1)]

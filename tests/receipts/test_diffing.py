@@ -38,6 +38,9 @@ def test_two_runs_are_compared_text_by_text(demo: Any) -> None:
     assert one.difference.logprobs == (old[2].logprobs[at], new[2].logprobs[at])
     assert [*one.changed] == ["sampler"]
     assert "1 of the texts are only in the old set" in str(found)
+    both = [old[0], replace(old[2], prompt_ids=old[0].prompt_ids, seed=old[0].seed)]
+    for kept in both:  # the other one is missing, and not different
+        assert gen.diff(both, [kept]).counts == {"equal": 1}
     shorter = replace(old[0], token_ids=old[0].token_ids[:3], logprobs=old[0].logprobs[:3])
     [ended] = gen.diff([shorter], old[:1]).texts
     assert ended.difference is not None

@@ -22,20 +22,12 @@ def one_model(served: Served, name: str) -> dict[str, Any]:
 
 
 def _models(served: Served) -> dict[str, dict[str, Any]]:
-    settings, limit = served.settings, served.model.context_length
-    known: dict[str, int | None] = {name: limit for name in settings.names}
+    settings, own = served.settings, {"max_model_len": served.model.context_length}
+    known: dict[str, dict[str, Any]] = dict.fromkeys(settings.names, own)
     if settings.embedder is not None:
-        known |= {name: None for name in settings.embedder_names}
-    return {
-        name: {
-            "id": name,
-            "object": "model",
-            "created": served.since,
-            "owned_by": "gen",
-            **({} if length is None else {"max_model_len": length}),
-        }
-        for name, length in known.items()
-    }
+        known |= {name: {} for name in settings.embedder_names}
+    usual = {"object": "model", "created": served.since, "owned_by": "gen"}
+    return {name: {"id": name, **usual, **more} for name, more in known.items()}
 
 
 class TokenizeBody(Body):
