@@ -12,11 +12,12 @@ import random
 import tempfile
 from argparse import Namespace
 from pathlib import Path
+from statistics import median
 from time import process_time
 from typing import Any
 
 import gen
-from benchmarks.measuring import interleave, publish, ratio, read_arguments, spread
+from benchmarks.measuring import interleave, publish, ratio, read_arguments
 from gen.calls.reading import read_call
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
@@ -69,8 +70,8 @@ def _measured(rows: list[dict[str, Any]], at_once: int, given: Namespace) -> dic
         "at once": at_once,
         "parts": len(manifest.parts),
         "new tokens": sum(row["max_new_tokens"] for row in rows),
-        "call, s": round(spread(times["call"]).median, 2),
-        "job, s": round(spread(times["job"]).median, 2),
+        "call, s": round(median(times["call"]), 2),
+        "job, s": round(median(times["job"]), 2),
         "job / call": round(ratio(times["job"], times["call"]), 3),
         "loading, s": round(loading, 2),
     }

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measuring import REAL, publish, read_arguments
+from benchmarks.measuring import REAL, publish, read_arguments, span
 from gen.runtime import cpu_threads
 
 CHOSEN = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
@@ -68,9 +68,7 @@ def _row(name: str, found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "program": name,
         "threads": found[0]["threads"],
-        "tokens/s": round(statistics.median(speeds), 1),
-        "from": min(speeds),
-        "to": max(speeds),
+        **span("tokens/s", speeds, 1),
         "cpu s a token": round(statistics.median(one["cpu s a token"] for one in found), 3),
     }
 

@@ -26,13 +26,14 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from statistics import median
 from typing import Any
 
 import torch
 
 import gen
 from benchmarks.context import WARM, engine_steps, filled_model, our_steps, their_steps
-from benchmarks.measuring import REAL, clock_for, described, interleave, publish, read_arguments, spread
+from benchmarks.measuring import REAL, clock_for, described, interleave, publish, ratios, read_arguments, span
 from benchmarks.programs import Program, bare, ours, some_prompts, theirs
 from benchmarks.random_model import random_model
 from gen.models.transformers.model import TransformersModel
@@ -210,12 +211,11 @@ def _demo(given: Namespace) -> TransformersModel:
 def _answer(question: str, batch: int, goal: Goal, seconds: dict[str, list[float]], tokens: int) -> Answer:
     """The time of one of gen's cases by that of its peer; steps are in microseconds."""
     case, peer, most = goal
-    ratios = spread([mine / other for mine, other in zip(seconds[case], seconds[peer], strict=True)])
-    step, peer_step = (round(1e6 * spread(seconds[name]).median / tokens) for name in (case, peer))
+    step, peer_step = (round(1e6 * median(seconds[name]) / tokens) for name in (case, peer))
     names = {"question": question, "batch": batch, "case": case, "peer": peer, "goal": most}
-    found = {"measured": ratios.median, "lowest": ratios.fastest, "highest": ratios.slowest}
-    shown = {name: round(value, 3) for name, value in found.items()}
-    return {**names, **shown, "step": step, "peer_step": peer_step, "met": ratios.median <= most}
+    found = ratios(seconds[case], seconds[peer])
+    shown = span("measured", found, ends=("lowest", "highest"))
+    return {**names, **shown, "step": step, "peer_step": peer_step, "met": median(found) <= most}
 
 
 def main() -> None:

@@ -22,12 +22,13 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from statistics import median
 from typing import Any
 
 import torch
 
 import gen
-from benchmarks.measuring import interleave, publish, ratio, read_arguments, spread
+from benchmarks.measuring import interleave, publish, ratios, read_arguments, span
 from benchmarks.programs import Program, some_prompts
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
@@ -51,15 +52,12 @@ def costs(model: Any, rounds: int, texts: Sequence[int], tokens: Sequence[int]) 
                 }
                 seconds = interleave(cases, rounds, clock=time.process_time, warm=3)  # what is recorded, is recorded
             for name in ("whole", "piece by piece"):
-                ratios = spread([mine / other for mine, other in zip(seconds[name], seconds["generate"], strict=True)])
                 yield {
                     "texts": count,
                     "tokens": most,
                     "taken": name,
-                    "ratio": round(ratio(seconds[name], seconds["generate"]), 3),
-                    "lowest": round(ratios.fastest, 3),
-                    "highest": round(ratios.slowest, 3),
-                    "generate ms": round(1e3 * spread(seconds["generate"]).median, 1),
+                    **span("ratio", ratios(seconds[name], seconds["generate"]), ends=("lowest", "highest")),
+                    "generate ms": round(1e3 * median(seconds["generate"]), 1),
                     "goal": GOAL,
                 }
 

@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 from time import thread_time
 from typing import Any
 
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 import gen
-from benchmarks.measuring import REAL, interleave, publish, ratio, read_arguments, spread
+from benchmarks.measuring import REAL, interleave, publish, ratio, read_arguments
 from benchmarks.programs import ours, some_prompts
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.packed_weight import PackedWeight
@@ -66,7 +67,7 @@ def _row(what: str, numbers: Sequence[float], share: float, share_of_torchs: flo
 
 def _milliseconds(what: str, seconds: Sequence[Sequence[float]]) -> dict[str, object]:
     packed, plain, torchs = seconds
-    return _row(what, [1e3 * spread(one).median for one in seconds], ratio(packed, plain), ratio(packed, torchs))
+    return _row(what, [1e3 * median(one) for one in seconds], ratio(packed, plain), ratio(packed, torchs))
 
 
 def _megabytes(what: str, sizes: Sequence[int]) -> dict[str, object]:

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from random import Random
+from statistics import median
 from tempfile import TemporaryDirectory
 from time import thread_time
 from typing import Any
@@ -21,7 +22,7 @@ from lm_eval import __version__, simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from benchmarks.measuring import REAL, interleave, publish, read_arguments, spread
+from benchmarks.measuring import REAL, interleave, publish, read_arguments
 from gen.integrations.lm_eval import GenLM
 
 DOCUMENTS = 48
@@ -108,13 +109,13 @@ def measure(path: str, rounds: int) -> list[dict[str, Any]]:
 
             seconds = interleave({one: partial(case, one) for one in models}, rounds, clock=thread_time, warm=0)
             ours, *theirs = (found(results[one]["samples"][task]) for one in models)
-            own, *others = (spread(one).median for one in seconds.values())
+            own, *others = (median(one) for one in seconds.values())
             metric = "acc,none" if task == "gen_choices" else "word_perplexity,none"
             rows.append(
                 {
                     "task": task,
                     "documents": DOCUMENTS,
-                    **{f"seconds of {one}": round(spread(seconds[one]).median, 2) for one in models},
+                    **{f"seconds of {one}": round(median(seconds[one]), 2) for one in models},
                     "ratio": round(own / min(others), 3),
                     **{f"{metric} of {one}": results[one]["results"][task][metric] for one in models},
                     "log-likelihoods": max(abs(x - y) for other in theirs for x, y in zip(ours, other, strict=True)),

@@ -17,7 +17,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -154,15 +153,6 @@ def _cpu_name() -> str:
     return next(names, platform.processor() or platform.machine())
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Times of one case: the median, the fastest and the slowest round."""
-
-    median: float
-    fastest: float
-    slowest: float
-
-
 def clock_for(device: str | torch.device, threads: int) -> Callable[[], float]:
     """The thread's CPU time if that is all the work, since other programs disturb it less; otherwise wall time."""
     return time.thread_time if torch.device(device).type == "cpu" and threads == 1 else time.perf_counter
@@ -186,13 +176,22 @@ def interleave(
     return seconds
 
 
-def spread(seconds: Sequence[float]) -> Spread:
-    return Spread(statistics.median(seconds), min(seconds), max(seconds))
+def span(
+    name: str, numbers: Sequence[float], digits: int = 3, ends: tuple[str, str] = ("from", "to")
+) -> dict[str, Any]:
+    """The median of some numbers under a name, then the least and the largest one."""
+    found = statistics.median(numbers), min(numbers), max(numbers)
+    return {key: round(number, digits) for key, number in zip((name, *ends), found, strict=True)}
+
+
+def ratios(seconds: Sequence[float], peer: Sequence[float]) -> list[float]:
+    """One case's time against its peer's, round by round."""
+    return [mine / theirs for mine, theirs in zip(seconds, peer, strict=True)]
 
 
 def ratio(seconds: Sequence[float], peer: Sequence[float]) -> float:
-    """The median over rounds of one case's time against its peer's in the same round."""
-    return statistics.median(mine / theirs for mine, theirs in zip(seconds, peer, strict=True))
+    """The median of these."""
+    return statistics.median(ratios(seconds, peer))
 
 
 def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:

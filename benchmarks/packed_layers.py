@@ -10,13 +10,14 @@ float32 ones. Run it to see what your CPU would gain from `gen.load(..., pack=Tr
 """
 
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from benchmarks.measuring import clock_for, interleave, publish, ratio, read_arguments, spread
+from benchmarks.measuring import clock_for, interleave, publish, ratio, read_arguments
 from gen.models.transformers.cpu_layouts import Layout, layout_of, multiply
 
 LAYER = [(576, 576)] * 2 + [(192, 576)] * 2 + [(1536, 576)] * 2 + [(576, 1536)]  # outputs, inputs
@@ -37,7 +38,7 @@ def main() -> None:
         inputs = {width: torch.randn(count, width).to(packed[0].dtype) for _, width in LAYER}
         cases = {"packed": _run(multiply, packed, inputs), "torch": _run(linear, weights, inputs)}
         seconds = interleave(cases, given.rounds, clock=clock_for("cpu", given.threads))
-        milliseconds = {name: f"{1e3 * spread(times).median:.1f}" for name, times in seconds.items()}
+        milliseconds = {name: f"{1e3 * median(times):.1f}" for name, times in seconds.items()}
         rows.append({"rows": count, **milliseconds, "ratio": f"{ratio(seconds['packed'], seconds['torch']):.2f}"})
     publish(given, dtype=given.dtype, rounds=given.rounds, rows=rows)
 

@@ -16,7 +16,6 @@ nothing is raised and the numbers differ; all others are "to look at".
 
 import json
 import re
-import textwrap
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -24,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.architectures.image_inputs import image_inputs
-from benchmarks.architectures.sweep import Verdict, sweep
+from benchmarks.architectures.sweep import Verdict, page, sweep
 from benchmarks.architectures.tiny_models import UNSUITED, Group, model_types, tiny_model
-from benchmarks.measuring import machine, markdown_table, read_arguments
+from benchmarks.measuring import machine, read_arguments
 from virtual_gpus.placements import Failure, examine
 
 VERDICTS = ("right", "fails", "not run")
@@ -72,10 +71,9 @@ def whose(failure: Failure) -> str:
     return "to look at"
 
 
-def page(verdicts: list[Verdict]) -> str:
+def report(verdicts: list[Verdict]) -> str:
     """The table as Markdown: counts, what is right, and a row for each line that fails."""
     counts = Counter(verdict.verdict for verdict in verdicts)
-    right = ", ".join(verdict.architecture for verdict in verdicts if verdict.verdict == "right")
     rows = []
     for verdict in verdicts:
         if verdict.verdict == "not run":
@@ -92,10 +90,9 @@ def page(verdicts: list[Verdict]) -> str:
                 }
             )
     columns = ("architecture", "fails", "where", "whose", "error")
-    table = markdown_table([{column: row.get(column, "") for column in columns} for row in rows]) if rows else ""
+    table = [{column: row.get(column, "") for column in columns} for row in rows]
     told = ", ".join(f"{counts[name]} {name}" for name in VERDICTS)
-    summary = textwrap.fill(f"{told}. Right in every placement: {right}.", 120)
-    return f"{json.dumps(machine())}\n\n{summary}\n\n{table}\n"
+    return f"{json.dumps(machine())}\n\n{page(told, verdicts, table)}\n"
 
 
 def main() -> None:
@@ -120,7 +117,7 @@ def main() -> None:
         for at, case in verdict.cases.items():
             print(f"    {at}: {case}", flush=True)
         if given.page:  # after each, so that a sweep that is stopped leaves what it has
-            given.page.write_text(page(sorted(verdicts, key=lambda one: one.architecture)), encoding="utf-8")
+            given.page.write_text(report(sorted(verdicts, key=lambda one: one.architecture)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
+from statistics import median
 from time import process_time, thread_time
 from typing import Any
 
@@ -21,7 +22,7 @@ import torch
 
 import gen
 from benchmarks.cases.prefixes import nothing_shared
-from benchmarks.measuring import interleave, publish, ratio, read_arguments, spread
+from benchmarks.measuring import interleave, publish, ratio, read_arguments
 
 SHARED, OWN, NEW = 600, 30, 20
 REPEATED = 16  # prompts in a batch of transformers
@@ -99,7 +100,7 @@ def compared(
     first = next(iter(seconds.values()))
     for program, taken in seconds.items():
         share = round(ratio(first, taken), 3)
-        yield {"prompts": prompts, "program": program, "seconds": round(spread(taken).median, 2), "of gen's": share}
+        yield {"prompts": prompts, "program": program, "seconds": round(median(taken), 2), "of gen's": share}
 
 
 def ours(model: Any, prompts: list[list[int]]) -> list[list[int]]:

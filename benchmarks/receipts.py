@@ -10,7 +10,6 @@ Times are CPU seconds of one thread, in which making and verifying take turns: o
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from itertools import count
 from time import process_time
@@ -18,7 +17,7 @@ from typing import Any
 
 import gen
 from benchmarks.cases.verdicts import WORDS
-from benchmarks.measuring import interleave, publish, ratio, read_arguments, spread
+from benchmarks.measuring import interleave, publish, ratio, read_arguments, span
 
 TOKENS, OF_MANY = 200, 100
 DRAWS: dict[str, gen.samplers.Sampler] = {
@@ -63,8 +62,8 @@ class Texts:
             yield {
                 "what": what,
                 "sampler": self._name,
-                "making s": asdict(spread(making)),
-                "verifying s": asdict(spread(verifying)),
+                "making s": span("median", making, 4, ("fastest", "slowest")),
+                "verifying s": span("median", verifying, 4, ("fastest", "slowest")),
                 "ratio": ratio(verifying, making),
             }
 

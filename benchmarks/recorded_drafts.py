@@ -24,7 +24,7 @@ from time import thread_time
 from typing import Any
 
 import gen
-from benchmarks.measuring import REAL, interleave, publish, read_arguments, spread
+from benchmarks.measuring import REAL, interleave, publish, read_arguments, span
 from benchmarks.speculation import CASES
 
 NEW, HALF = 200, 100
@@ -64,9 +64,7 @@ def measure(model: Any, prompts: Sequence[str], rounds: int) -> list[dict[str, A
                 ratios.setdefault(kind, []).extend(map(truediv, taken, seconds["none"]))
         del ratios["none"]
         for kind, each in ratios.items():
-            shares = spread(each)
-            told = {"median": round(shares.median, 3), "least": round(min(each), 3), "most": round(max(each), 3)}
-            found.append({"sampler": name, "draft": kind, "of plain": told})
+            found.append({"sampler": name, "draft": kind, "of plain": span("median", each, ends=("least", "most"))})
     return found
 
 

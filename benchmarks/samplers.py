@@ -35,7 +35,7 @@ from benchmarks.measuring import (
     publish,
     ratio,
     read_arguments,
-    spread,
+    span,
 )
 from benchmarks.sampler_cases import (
     make_logits,
@@ -100,7 +100,6 @@ def _measure(kind: str, batch: int, vocab: int, dtype: str, given: Namespace) ->
             torch.set_num_threads(threads)
             seconds = interleave(cases, given.rounds, clock=clock_for("cpu", threads))
             for name, times in seconds.items():
-                measured = spread([1000 * time for time in times])
                 rows.append(
                     {
                         "logits": kind,
@@ -109,9 +108,7 @@ def _measure(kind: str, batch: int, vocab: int, dtype: str, given: Namespace) ->
                         "vocab": logits.shape[1],
                         "threads": threads,
                         "case": name,
-                        "ms": round(measured.median, 3),
-                        "from": round(measured.fastest, 3),
-                        "to": round(measured.slowest, 3),
+                        **span("ms", [1000 * time for time in times]),
                         "/ argmax": round(ratio(times, seconds[ARGMAX]), 2),
                         "/ read": round(ratio(times, seconds[READ]), 1),
                         "memory": round(memory[name], 2),

@@ -8,10 +8,11 @@ without: in CPU seconds, in turns.
 
 import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import gen
-from benchmarks.measuring import interleave, publish, ratio, read_arguments, spread
+from benchmarks.measuring import interleave, publish, ratio, read_arguments
 
 STEPS = 96
 
@@ -46,7 +47,7 @@ def steps(model: Any, rounds: int) -> dict[str, Any]:
     each = {name: [one / len(made[name]) for one in seconds[name]] for name in cases}
     return {
         "tokens": {name: len(made[name]) for name in cases},
-        "milliseconds of a step": {name: round(1000 * spread(each[name]).median, 3) for name in cases},
+        "milliseconds of a step": {name: round(1000 * median(each[name]), 3) for name in cases},
         "a thought's step over a plain one": round(ratio(each["thought"], each["plain"]), 3),
         "an answer's step after a thought over one without": round(
             ratio(each["answer after a thought"], each["answer"]), 3

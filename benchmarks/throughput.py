@@ -14,13 +14,14 @@ import random
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
 import torch
 
 import gen
 from benchmarks.batch_devices import measure_job
-from benchmarks.measuring import clock_for, described, interleave, publish, ratio, read_arguments, spread
+from benchmarks.measuring import clock_for, described, interleave, publish, ratio, read_arguments, span
 from benchmarks.programs import Program, bare, ours, pad_left, some_prompts, theirs
 from gen.devices import available_devices, resolve_device
 from gen.errors import DeviceError
@@ -83,15 +84,13 @@ def measure(models: Models, prompts: list[str], given: Namespace) -> Iterator[Ro
         cases["bare", device] = bare(model, prompts, new_tokens)
     seconds = interleave(cases, given.rounds, clock=clock_for(first, given.threads))
     for (program, device), times in seconds.items():
-        measured = spread([1000 * time / new_tokens for time in times])
+        steps = span("ms/step", [1000 * time / new_tokens for time in times])
         yield {
             "batch": len(prompts),
             "program": program,
             "device": device,
-            "tokens/s": round(1000 * len(prompts) / measured.median),
-            "ms/step": round(measured.median, 3),
-            "from": round(measured.fastest, 3),
-            "to": round(measured.slowest, 3),
+            "tokens/s": round(1000 * len(prompts) / steps["ms/step"]),
+            **steps,
             f"time / {first}": round(ratio(times, seconds[program, first]), 3),
             "time / transformers": round(ratio(times, seconds["transformers", device]), 3),
             "time / bare": round(ratio(times, seconds["bare", device]), 3),
@@ -115,16 +114,14 @@ def measure_mixed(models: Models, given: Namespace) -> Iterator[Row]:
     clock = clock_for(next(iter(models)), given.threads)
     seconds = interleave(cases, given.rounds, clock=clock)
     for (program, device), times in seconds.items():
-        measured, peer = spread(times), ("transformers", device)
+        peer = ("transformers", device)
         yield {
             "prompts": len(prompts),
             "new tokens": sum(limits),
             "program": program,
             "device": device,
-            "tokens/s": round(sum(limits) / measured.median),
-            "s": round(measured.median, 2),
-            "from": round(measured.fastest, 2),
-            "to": round(measured.slowest, 2),
+            "tokens/s": round(sum(limits) / median(times)),
+            **span("s", times, 2),
             "time / transformers": round(ratio(times, seconds[peer]), 3),
             "same texts": sum(mine == other for mine, other in zip(made[program, device], made[peer], strict=True)),
         }

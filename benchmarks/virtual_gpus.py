@@ -8,12 +8,13 @@ a static cache. Rounds of both run in turn; the ratio is the median of the round
 
 import copy
 import time
+from statistics import median
 from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
-from benchmarks.measuring import described, publish, ratio, read_arguments, spread
+from benchmarks.measuring import described, publish, ratio, read_arguments
 from virtual_gpus import virtual_gpus
 
 
@@ -37,7 +38,7 @@ def main() -> None:
         if number:
             on_cpu.append(plain)
             on_gpu.append(virtual)
-    times = {"cpu_ms": spread(on_cpu).median * 1e3, "virtual_ms": spread(on_gpu).median * 1e3}
+    times = {"cpu_ms": median(on_cpu) * 1e3, "virtual_ms": median(on_gpu) * 1e3}
     publish(given, **described(given), **times, ratio=ratio(on_gpu, on_cpu))
 
 

@@ -18,7 +18,7 @@ import multiprocessing
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -184,28 +184,26 @@ def main() -> None:
         summary = f"{group}: {len(verdicts) - counts['not made']} run, {told}"
         print(f"\n{summary}\n")
         report[group] = {"counts": counts, "rows": [asdict(verdict) for verdict in verdicts]}
-        pages.append(_page(summary, verdicts))
+        bad = [verdict for verdict in verdicts if verdict.verdict != "right"]
+        rows = [
+            {
+                "architecture": one.architecture,
+                "verdict": one.verdict,
+                "reason": textwrap.shorten(one.reason.replace("|", "/"), 240),
+            }
+            for one in bad
+        ]
+        pages.append(page(summary, verdicts, rows))
     if given.json:
         write_json(given.json, report)
     if given.markdown:
-        given.markdown.write_text("\n".join([json.dumps(machine()), "", *pages]))
+        given.markdown.write_text("\n\n".join([json.dumps(machine()), *pages]) + "\n")
 
 
-def _page(summary: str, verdicts: Sequence[Verdict]) -> str:
-    """List the architectures that are right by name, the others with their reasons."""
+def page(summary: str, verdicts: Sequence[Verdict], rows: Sequence[Mapping[str, object]]) -> str:
+    """The architectures that are right by name, and a table of the others."""
     right = ", ".join(verdict.architecture for verdict in verdicts if verdict.verdict == "right")
-    rows = [
-        {
-            "architecture": verdict.architecture,
-            "verdict": verdict.verdict,
-            "reason": textwrap.shorten(verdict.reason.replace("|", "/"), 240),
-        }
-        for verdict in verdicts
-        if verdict.verdict != "right"
-    ]
-    return "\n".join(
-        [f"## {summary}", "", textwrap.fill(f"Right: {right}.", 120), "", markdown_table(rows) if rows else "", ""]
-    )
+    return "\n\n".join([f"## {summary}", textwrap.fill(f"Right: {right}.", 120), markdown_table(rows) if rows else ""])
 
 
 if __name__ == "__main__":

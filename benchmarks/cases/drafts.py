@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 import gen
-from benchmarks.architectures.tiny_models import tiny_model, tokenizer
+from benchmarks.corpus.models import model
 from gen.completions import Completion
 from gen.loop.speculation.widths import WIDER, Widths
 
@@ -59,16 +59,11 @@ class Difference:
 
 def checker(given: Namespace) -> Callable[[int], tuple[Counter[str], list[Difference]]]:
     """The demo model and tiny ones with windows, shared keys and experts, or the given one."""
-    known: dict[str, Any] = {}
+    loaded = gen.load(given.model, dtype=given.dtype) if given.model else None
 
     def check(seed: int) -> tuple[Counter[str], list[Difference]]:
-        name = given.model or MODELS[seed % len(MODELS)]
-        if name not in known:
-            tiny = name in MODELS[2:]
-            known[name] = (
-                gen.from_transformers(tiny_model(name), tokenizer()) if tiny else gen.load(name, dtype=given.dtype)
-            )
-        found, differences = compare_case(known[name], seed, longest=given.longest or 30, drafts=given.kind == "drafts")
+        own = loaded or model(MODELS[seed % len(MODELS)])
+        found, differences = compare_case(own, seed, longest=given.longest or 30, drafts=given.kind == "drafts")
         counts = Counter(texts=len(found), tokens=sum(len(one.token_ids) for one in found))
         counts["drafts read"] = sum(one.drafted for one in found)
         counts["drafts right"] = sum(one.accepted for one in found)

@@ -13,13 +13,14 @@ take turns, record after record. Each has its own order of fields and its own wh
 
 from collections.abc import Callable
 from random import Random
+from statistics import median
 from time import thread_time
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 import gen
-from benchmarks.measuring import REAL, interleave, publish, read_arguments, spread
+from benchmarks.measuring import REAL, interleave, publish, read_arguments
 
 LIMIT = 128
 NAMES = ("Maria Keller", "Tom Hughes", "Aiko Tanaka", "Pedro Alvarez", "Lena Fischer", "Samuel Okoro", "Ines Duarte")
@@ -89,7 +90,7 @@ def measure(
         {
             "program": name,
             "seconds a record": round(sum(took) / records, 3),
-            "median": round(spread(took).median, 3),
+            "median": round(median(took), 3),
             "tokens a record": round(tokens[name] / records, 1),
             "whole": sum(isinstance(value, Order) for value in values[name]),
         }

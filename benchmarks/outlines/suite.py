@@ -65,8 +65,8 @@ def main() -> None:
     tests = [*TESTS, str(END_TO_END)]
     ways = {
         "Outlines' samplers": _run(python, source, tests),
-        "gen's samplers": _run(python, source, tests, "use_gen_samplers"),
-        "patch()": _run(python, source, tests, "use_gen_patch"),
+        "gen's samplers": _run(python, source, tests, PLUGIN),
+        "patch()": _run(python, source, tests, PATCH),
     }
     theirs, *others = ways.values()
     names = list(dict.fromkeys(name for results in ways.values() for name in results))
@@ -85,57 +85,36 @@ def _environment(folder: Path) -> tuple[Path, Path]:
     """The environment's interpreter and the unpacked source distribution; both are made if they are missing."""
     python, source = folder / "bin" / "python", folder / "outlines-0.0.46"
     if source.exists():
-        _write_plugins(python)
         return python, source
     print(f"making {folder.name}", file=sys.stderr)
     venv.create(folder, with_pip=True, clear=True)
-    install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    subprocess.run([*install, *PINS.split()], check=True)
-    packages = Path(subprocess.check_output([python, "-c", _PACKAGES], text=True).strip())
+    pip = [str(python), "-m", "pip"]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--only-binary", ":all:", *PINS.split()], check=True)
+    [packages] = folder.glob("lib/python*/site-packages")
     (packages / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
     stub = packages / "pyairports"
     stub.mkdir()
     (stub / "__init__.py").touch()
     (stub / "airports.py").write_text("AIRPORT_LIST: list[object] = []\n")
-    download = [
-        str(python),
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--no-binary",
-        "outlines",
-        "outlines==0.0.46",
-    ]
     with tempfile.TemporaryDirectory() as temporary:
-        subprocess.run([*download, "--dest", temporary], check=True)
-        (archive,) = Path(temporary).glob("outlines-0.0.46.tar.gz")
+        download = ["download", "--quiet", "--no-deps", "--no-binary", "outlines", "--dest", temporary]
+        subprocess.run([*pip, *download, "outlines==0.0.46"], check=True)
+        [archive] = Path(temporary).glob("outlines-0.0.46.tar.gz")
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
-    _write_plugins(python)
     return python, source
 
 
-def _write_plugins(python: Path) -> None:
-    packages = Path(subprocess.check_output([python, "-c", _PACKAGES], text=True).strip())
-    (packages / "use_gen_samplers.py").write_text(PLUGIN)
-    (packages / "use_gen_patch.py").write_text(PATCH)
-
-
-_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
-
-
-def _run(python: Path, source: Path, tests: list[str], plugin: str | None = None) -> dict[str, str]:
-    """The outcome of each test."""
-    loaded = ["-p", plugin] if plugin else []
+def _run(python: Path, source: Path, tests: list[str], plugin: str = "") -> dict[str, str]:
+    """The outcome of each test, where a plugin of pytest with this text is loaded first."""
     with tempfile.TemporaryDirectory() as temporary:
         report = Path(temporary) / "report.xml"
+        (Path(temporary) / "use_gen.py").write_text(plugin)
         options = ["-q", "-p", "no:cacheprovider", f"--rootdir={source}", "-c", str(source / "pyproject.toml")]
         subprocess.run(
-            [str(python), "-m", "pytest", *options, f"--junitxml={report}", *loaded, *tests],
+            [str(python), "-m", "pytest", *options, f"--junitxml={report}", "-p", "use_gen", *tests],
             cwd=source,
-            env={**os.environ, "PYTHONPATH": PACKAGES, "OUTLINES_CACHE_DIR": temporary},
+            env={**os.environ, "PYTHONPATH": f"{PACKAGES}{os.pathsep}{temporary}", "OUTLINES_CACHE_DIR": temporary},
             stdout=sys.stderr,
         )
         cases = ElementTree.parse(report).iter("testcase")

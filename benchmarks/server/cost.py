@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
+from statistics import median
 from typing import Any
 
 import gen
-from benchmarks.measuring import publish, ratio, read_arguments, spread
+from benchmarks.measuring import publish, ratio, read_arguments
 from benchmarks.server.asking import COMPLETIONS, ask
 from benchmarks.server.serving import cpu_seconds, serving
 
@@ -71,7 +72,7 @@ def main() -> None:
     with serving(given.model) as (url, process):
         seconds = measure(model, url, process, given.rounds, given.again)
     told = {
-        case: {"seconds": round(spread(one).median, 4), "over generate": round(ratio(one, seconds["generate"]), 3)}
+        case: {"seconds": round(median(one), 4), "over generate": round(ratio(one, seconds["generate"]), 3)}
         for case, one in seconds.items()
     }
     publish(given, model=given.model, texts=COUNT, tokens=TOKENS, **told)
