@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.batch_kills import parts
+
 ROWS = 300
 
 
@@ -26,12 +28,12 @@ def main() -> None:
         try:
             ended = _run(rows, small / "out")
             assert ended.returncode == 1 and "No space left on device. What is done stays" in ended.stderr, ended
-            before = _parts(small / "out")
+            before = parts(small / "out")
             subprocess.run(["mount", "-o", "remount,size=9m", small], check=True)
             assert _run(rows, small / "out").returncode == 0
             assert _run(rows, Path(name) / "roomy").returncode == 0
-            expected = _parts(Path(name) / "roomy")
-            assert before.items() < expected.items() and _parts(small / "out") == expected
+            expected = parts(Path(name) / "roomy")
+            assert before.items() < expected.items() and parts(small / "out") == expected
         finally:
             subprocess.run(["umount", small], check=True)
     print(f"the disk was full after {len(before)} of {len(expected)} parts; all are equal to those on a roomy one")
@@ -41,10 +43,6 @@ def _run(rows: Path, out: Path) -> subprocess.CompletedProcess[str]:
     options = ["--devices", "cpu", "--batch-size", 16, "--part-rows", 30, "--seed", 1, "--max-new-tokens", 60]
     command = [sys.executable, "-m", "gen", "batch", "run", rows, out, *options]
     return subprocess.run([*map(str, command)], capture_output=True, text=True)
-
-
-def _parts(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.glob("part-*.jsonl")}
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def exllama_steps() -> list[Step]:
     """The steps that build what exllamav2 and exllamav3 compile, and test it."""
     pytest = ("-m", "pytest", "-q", "-rs", "-m", "gpu", "-p", "no:cacheprovider")
     return [
-        Step("extensions", ("-m", "benchmarks.exllama_extensions", "--seconds", "280"), 290),
+        Step("extensions", ("-m", "benchmarks.gpu.extensions"), 290),
         Step("exllama", (*pytest, "tests/models/exllama"), 250),
     ]
 
