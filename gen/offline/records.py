@@ -145,20 +145,19 @@ def _parquet(name: str) -> Read:
         _check_columns(name, file.schema_arrow.names)
         for batch in file.iter_batches(batch_size=1024):
             for record in batch.to_pylist():
-                problem = "prompt is binary, and no text." if isinstance(record.get("prompt"), bytes) else ""
-                yield {column: _plain(value) for column, value in record.items()}, problem
+                yield record, ""
     except ArgumentError:
         raise
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{show_path(name)} is no parquet file: {error}") from error
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value that JSON can write: dates and decimals become texts."""
     if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):  # a map has pairs
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     if isinstance(value, str | int | float | bool) or value is None:
         return value
     if isinstance(value, bytes):

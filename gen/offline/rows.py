@@ -12,7 +12,7 @@ from string import Formatter
 from typing import Any
 
 from gen.errors import ArgumentError, show
-from gen.offline.records import Record
+from gen.offline.records import Record, plain
 
 URL = "/v1/chat/completions"
 _JSON = json.JSONEncoder(ensure_ascii=False)  # json.dumps makes one for each call
@@ -61,7 +61,7 @@ _USUAL: dict[str, Any] = {one.name: {} if one.name in ("asked", "carried") else 
 def read_row(record: Record, default_id: str, template: str | None = None, problem: str = "") -> Row:
     """A record as a row; a problem with it becomes the row's error."""
     body: Mapping[str, Any] | None = {} if "custom_id" in record and "body" in record else None
-    carried = {} if body is not None else {name: value for name, value in record.items() if name not in _OWN}
+    carried = {} if body is not None else {name: plain(value) for name, value in record.items() if name not in _OWN}
     key = record.get("id" if body is None else "custom_id")
     if key in (None, ""):
         key = default_id
@@ -72,9 +72,9 @@ def read_row(record: Record, default_id: str, template: str | None = None, probl
         if problem:
             raise ArgumentError(problem)
         if body is not None:
-            return Row(id=key, body=_body(record))
+            return Row(id=key, body=plain(_body(record)))
         asked = {name: _whole(name, record[name]) for name in ("seed", "max_new_tokens") if _given(record, name)}
-        return Row(id=key, prompt=_prompt(record, template), asked=asked, carried=carried)
+        return Row(id=key, prompt=plain(_prompt(record, template)), asked=asked, carried=carried)
     except ArgumentError as error:
         return Row(id=key, error=str(error), carried=carried, body=body)
 
@@ -131,10 +131,10 @@ def _prompt(record: Mapping[str, Any], template: str | None) -> Any:
 def _column(record: Mapping[str, Any], name: str) -> str:
     if name not in record:
         raise ArgumentError(f"the prompt template asks for {name!r}, the row has {', '.join(map(str, record))}.")
-    value = record[name]
+    value = record[name] if isinstance(record[name], bytes) else plain(record[name])
     try:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except ValueError:
+    except (TypeError, ValueError):
         problem = f"the prompt template asks for {name!r}, which has no form in JSON: {show(value)}"
         raise ArgumentError(problem) from None
 

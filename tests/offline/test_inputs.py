@@ -1,5 +1,6 @@
 """Rows are the same in every input format; they are read once, and from then on from the job's folder."""
 
+import datetime
 import gzip
 import io
 import json
@@ -87,10 +88,17 @@ def test_stdin_is_read_once_and_its_rows_are_named_for_it(tmp_path: Path, monkey
 def test_what_parquet_has_and_json_lacks_is_told_or_written_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pairs = pyarrow.array([[("k", 1)], None], pyarrow.map_(pyarrow.string(), pyarrow.int64()))
-    pyarrow.parquet.write_table(pyarrow.table({"prompt": [b"one", None], "pairs": pairs}), path)
+    day = [datetime.date(2026, 1, 2), None]
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": [b"one", None], "pairs": pairs, "day": day}), path)
     first, second = (read_row(record, "d", None, wrong) for record, wrong in read_records(str(path)))
-    assert "prompt is binary" in first.error and "neither" in second.error
-    assert (first.carried, second.carried) == ({"pairs": [["k", 1]]}, {"pairs": None})
+    assert "must be a text" in first.error and "neither" in second.error
+    record, _ = next(read_records(str(path)))
+    assert "has no form in JSON: b'one'" in read_row(record, "d", "{prompt}").error
+    assert read_row(record, "d", "{day}: {pairs}").prompt == '2026-01-02: [["k", 1]]'
+    told = read_row({"messages": [{"role": "user", "content": "x", "at": day[0]}]}, "d")
+    assert json.loads(told.line())["prompt"][0]["at"] == "2026-01-02"
+    assert first.carried == {"pairs": [["k", 1]], "day": "2026-01-02"}
+    assert second.carried == {"pairs": None, "day": None}
     twice = pyarrow.Table.from_arrays([pyarrow.array(["a"]), pyarrow.array(["b"])], names=["prompt", "prompt"])
     pyarrow.parquet.write_table(twice, path)
     with pytest.raises(gen.ArgumentError, match=r"two columns of .* have one name"):

@@ -65,26 +65,6 @@ def test_errors_have_an_id_and_a_line_and_looks_have_none(engine: gen.Engine, ca
     assert [one.get("key") for one in lines(caplog)] == [None, None, "api_key", None]
 
 
-def test_a_stream_whose_client_leaves_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "gen.server")
-    model = GatedModel("hello")
-    with gen.Engine(model, rows=1) as engine:
-        app = gen.server.app(engine)
-
-        async def run() -> None:
-            leave, reply = asyncio.Event(), Reply()
-            fields = {"prompt": "a", "stream": True}
-            asking = asyncio.create_task(Client(app).send("POST", TEXT, fields, leave=leave, reply=reply))
-            await until(lambda: reply.status == 200)
-            leave.set()
-            await asking
-
-        asyncio.run(run())
-        model.open()
-    [told] = lines(caplog)
-    assert (told["status"], told["prompt_tokens"]) == (499, 1)
-
-
 def test_texts_are_logged_only_where_the_operator_says_so(engine: gen.Engine, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "gen.server")
     fields = {"prompt": "One", "max_tokens": 4, "seed": 1}
