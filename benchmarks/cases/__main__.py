@@ -3,16 +3,16 @@
     python -m benchmarks.cases prefixes --count 1000
     python -m benchmarks.cases guesses --count 60 --longest 12 --model models/SmolLM2-135M-Instruct
 
-    prefixes   calls and engines whose prompts begin alike, against a call for each prompt in which nothing is shared
-    guesses    steps that read what may come next, against plain steps
-    drafts     the same with drafts that are given: right, wrong, shortened and foreign ones
-    engines    engines with 50 requests that join, are read and leave at random moments, against calls alone
-    bits       texts and prompts with exact=True: equal bit by bit alone, in any batch and through an engine
-    thoughts   thoughts before answers of types: what the model thinks without a type, and an answer that is its type's
-    verdicts   48 receipts of which a token, a setting or a weight is changed, against the texts that are made anew
-    unchanged  48 receipts in bfloat16 that are verified in other batches than they were made in
-    faults     calls under faults of virtual GPUs: an error, or the plain CPU's texts
-    limits     texts of types under different limits: none is changed by its limit without being told
+    prefixes      calls and engines whose prompts begin alike, against a call for each prompt in which nothing is shared
+    guesses       steps that read what may come next, against plain steps
+    drafts        the same with drafts that are given: right, wrong, shortened and foreign ones
+    engines       engines with 50 requests that join, are read and leave at random moments, against calls alone
+    bits          texts and prompts with exact=True: equal bit by bit alone, in any batch and through an engine
+    thoughts      thoughts before answers of types: what the model thinks without a type, and an answer of its type
+    verdicts      48 receipts of which a token, a setting or a weight is changed, against the texts that are made anew
+    unchanged     48 receipts in bfloat16 that are verified in other batches than they were made in
+    faults        calls under faults of virtual GPUs: an error, or the plain CPU's texts
+    limits        texts of types under different limits: none is changed by its limit without being told
     compositions  20 types made of types: texts are whole at every limit, and read as by brute force
 
 A case is drawn by its number. Each difference is printed with it, and the exit code is 1 if there is one. "thoughts"

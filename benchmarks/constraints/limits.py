@@ -121,16 +121,9 @@ def _made(
     model: Model, prompts: Sequence[str], limits: Sequence[int], arguments: dict[str, Any]
 ) -> list[list[gen.Completion]]:
     """The texts of each prompt."""
-    try:
-        made = gen.generate(model, [*prompts], max_new_tokens=[*limits], shorten=True, details=True, **arguments)
-    except gen.BatchError as error:
-        made = error.results
-    except gen.IncompleteError as error:  # of the whole call: the first text's error
-        if len(prompts) > 1:
-            return [
-                _made(model, [prompt], [limit], arguments)[0] for prompt, limit in zip(prompts, limits, strict=True)
-            ]
-        made = [error]
+    made = gen.generate(
+        model, [*prompts], max_new_tokens=[*limits], shorten=True, details=True, errors="return", **arguments
+    )
     return [[_bare(one) for one in (group if isinstance(group, list) else [group])] for group in made]
 
 

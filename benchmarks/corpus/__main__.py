@@ -90,21 +90,18 @@ def results_of(commit: str | None, only: str, jobs: int) -> Results:
             archive = subprocess.run(["git", "archive", commit, "gen"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
             with tarfile.open(fileobj=BytesIO(archive.stdout)) as packed:
                 packed.extractall(folder, filter="data")
-        running = [started(Path(folder), f"{number}/{jobs}", only) for number in range(jobs)]
+        running = []
+        environment = {**os.environ, **QUIET, "PYTHONPATH": folder}
+        for number in range(jobs):
+            file = Path(folder) / f"{number}.out"
+            command = [*PROGRAM, "--only", only, "--share", f"{number}/{jobs}"]
+            with file.open("w") as out, file.with_suffix(".err").open("w") as err:
+                running.append((subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=err), file))
         for process, file in running:
             if process.wait():
                 said = file.with_suffix(".err").read_text()
                 print(f"a process ended with {process.returncode}: {said[-2000:]}", file=sys.stderr)
         return dict(json.loads(line) for _, file in running for line in file.read_text().splitlines())
-
-
-def started(folder: Path, share: str, only: str) -> tuple[subprocess.Popen[bytes], Path]:
-    """A process that runs its share of the cases in a folder, and the file that its results go to."""
-    file = folder / f"{share.partition('/')[0]}.out"
-    environment = {**os.environ, **QUIET, "PYTHONPATH": str(folder)}
-    with file.open("w") as out, file.with_suffix(".err").open("w") as err:
-        command = [*PROGRAM, "--only", only, "--share", share]
-        return subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=err), file
 
 
 def read_results(file: Path, only: str) -> Results:

@@ -4,9 +4,9 @@
 
     smoke      texts with graphs, without and on the CPU; recovery from a bad capture; memory over 50 calls; captures
     tests      those that need a GPU, a process for each file; a file that fails runs again with blocking launches
-    attention  torch's backends and gen's kernel on the masks and strides of gen's steps profiles   where a step's time
-    goes: gen with graphs, gen without, transformers decode     steps of random Llamas over short and long contexts, and
-    samplers by themselves
+    attention  torch's backends and gen's kernel on the masks and strides of gen's steps
+    profiles   where a step's time goes: gen with graphs, gen without, transformers
+    decode     steps of random Llamas over short and long contexts, and samplers by themselves
 
 The folder gets each step's log, its measurements so far as JSON, the tests' junit files, and gpu.json with everything.
 The exit code is 1 if a step failed or ran out of time. Without a CUDA device it says that there is nothing to do, and
