@@ -126,6 +126,9 @@ def test_a_search_tells_nothing_before_its_end() -> None:
     stream = gen.stream(ScriptedModel("hello"), "x", sampler=beam_search(1), seed=1)
     assert (stream.so_far().text, stream.so_far().finish_reason) == ("", None)
     assert "".join(stream) == stream.so_far().text == "hello"
+    for read in (list, gen.Stream.events):
+        with pytest.raises(gen.SamplingError, match="bad_words left none"):
+            list(read(gen.stream(ScriptedModel("hello"), "x", sampler=beam_search(1, bad_words=["e"]))))
 
 
 def test_an_engine_tells_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from gen.completions import Completion
 from gen.devices import to_device
-from gen.errors import GenError, own
 from gen.loop.results.ring import StepResults, packed
 from gen.loop.results.texts import Text, nothing_left
 from gen.loop.searches.search import Given, Search
@@ -202,7 +201,6 @@ class BeamTexts:
     def __init__(self, beginning: Text) -> None:
         self._beginning, self._request = beginning, beginning.request
         self._beams = self._request.sampler.samples
-        self._error: GenError | None = None
         sampler = self._request.sampler
         # whether a text can still become better is judged by the limit; with a larger limit, running beams would go on
         self._ends_by_limit = (
@@ -216,7 +214,7 @@ class BeamTexts:
 
     @property
     def texts(self) -> Sequence[Text]:
-        """The best text, once the search is done: before, none is known."""
+        """The best text once the search is done, or the one that has failed; before, none is known."""
         if self._best is None and self._hypotheses:
             self._best = self._trace(self._hypotheses[0])
         return () if self._best is None else (self._best,)
@@ -244,7 +242,8 @@ class BeamTexts:
             self._squeezed = self._squeezed or (self._ends_by_limit and max(weights) > -math.inf)
             self._hypotheses = self._finished
             if not self._hypotheses:
-                self._error = nothing_left(self._request, f"prompt {self._request.number}", len(self._steps) - 1)
+                self._best, name = self._beginning, f"prompt {self._request.number}"
+                self._best.error = nothing_left(self._request, name, len(self._steps) - 1)
 
     def completions(self) -> list[Completion]:
         """The finished hypotheses, best first; fewer than beams if there are fewer possible texts.
@@ -254,11 +253,9 @@ class BeamTexts:
         Raises:
             GenError: the search has failed.
         """
-        if self._error is not None:
-            raise own(self._error)
         assert self._hypotheses is not None  # the loop runs until the search is done; tells mypy
         made = [self._trace(hypothesis).completion(hypothesis.score) for hypothesis in self._hypotheses]
-        if not self._steps:
+        if not made:  # it has failed, or was to take no token
             made = [self._beginning.completion()] * self._beams
         if self._request.constraint is None:
             return made
