@@ -23,10 +23,10 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks.gpu.running import environment
 from benchmarks.measuring import publish, read_arguments
 from benchmarks.peer_outcomes import Outcome, read, twin
 
-ROOT = Path(__file__).parents[1]
 QUIETLY = ["-p", "no:cacheprovider", "--disable-warnings"]  # tests of warnings need the warnings that -W would hide
 VIRTUAL = ["-p", "virtual_gpus.plugin", "--virtual-gpus", "2", "--virtual-gpus-in-commands", "--virtual-gpu-memory"]
 CPU_TESTS, CUDA_TESTS = ({"PYTORCH_TESTING_DEVICE_ONLY_FOR": kind} for kind in ("cpu", "cuda"))
@@ -101,25 +101,21 @@ def _run(
     """Run a file's tests, and run again after a test that ends the process."""
     outcomes = outcomes.absolute()
     command = [sys.executable, "-m", "pytest", "-q", *QUIETLY, "-p", "benchmarks.peer_outcomes"]
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, [str(ROOT), str(ROOT / "virtual_gpus" / "src"), os.environ.get("PYTHONPATH", "")])
-        ),
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-        "PEER_OUTCOMES": str(outcomes),
-        "PEER_SECONDS": str(arguments.seconds),
-        "PEER_EVERY": str(arguments.every),
+    known = environment(
+        TOKENIZERS_PARALLELISM="false",
+        PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        PEER_OUTCOMES=str(outcomes),
+        PEER_SECONDS=str(arguments.seconds),
+        PEER_EVERY=str(arguments.every),
         **which,
-    }
+    )
     found = read(outcomes)
     while True:
         try:
             ended = subprocess.run(
                 [*command, *options, *arguments.pytest, str(file.absolute())],
                 cwd=folder.absolute().parent,  # as these projects run their tests
-                env=environment,
+                env=known,
                 capture_output=True,
                 text=True,
                 timeout=60 * arguments.minutes,

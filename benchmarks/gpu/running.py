@@ -68,7 +68,7 @@ def run(step: Step, out: Path, left: float) -> Outcome:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a step's processes: no network, and this checkout."""
+    """An environment without a network, and with this checkout."""
     own = (str(ROOT), str(ROOT / "virtual_gpus" / "src"))
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), *own]))
     return {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": path, **more}
