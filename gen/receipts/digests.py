@@ -52,6 +52,14 @@ def module_of(model: Model) -> nn.Module | None:
     return found if isinstance(found, nn.Module) else None
 
 
+def named_tensors(model: Model) -> Iterable[tuple[str, Tensor]]:
+    """The parameters and buffers of a model, as far as it shows them."""
+    module = module_of(model)
+    if module is None:
+        return ((name, tensor) for name, tensor, _ in model.weights() or ())
+    return chain(module.named_parameters(), module.named_buffers())
+
+
 def _digest(model: Model) -> str | None:
     made, found = hashlib.blake2b(digest_size=20), False
     for name, tensor in _weights(model):
@@ -64,12 +72,7 @@ def _digest(model: Model) -> str | None:
 
 def _weights(model: Model) -> Iterator[tuple[str, Tensor]]:
     """The parameters and buffers that have numbers; packed ones as they were before."""
-    module = module_of(model)
-    if module is None:
-        named: Iterable[tuple[str, Tensor]] = ((name, tensor) for name, tensor, _ in model.weights() or ())
-    else:
-        named = chain(module.named_parameters(), module.named_buffers())
-    for name, tensor in named:
+    for name, tensor in named_tensors(model):
         if isinstance(tensor, PackedWeight):
             yield name, tensor.read().to(tensor.computes)
         elif tensor.numel():

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -15,7 +14,7 @@ from gen.calls.streams import EngineStream
 from gen.engine import Engine
 from gen.loop.memory import token_bytes, tokens_that_fit
 from gen.models.base import Model
-from gen.receipts.digests import module_of, weights_digest
+from gen.receipts.digests import named_tensors, weights_digest
 from gen.requests.images import read_image
 from gen.requests.prompts import Prompt, begun_message, messages_of, read_one_prompt
 from gen.samplers import Sampler, sample_seed
@@ -92,14 +91,12 @@ class Served:
     def memory(self) -> dict[str, int]:
         """How many bytes the weights take, and the KV cache of all rows and what is kept of prompts at most."""
         model, limit = self.model, self.engine.max_batch_tokens
-        module = module_of(model)
-        named = model.weights() or () if module is None else chain(module.named_parameters(), module.named_buffers())
         with torch.no_grad():
             known = token_bytes(model, min(model.context_length, _SAMPLE))
         most = [self.engine.rows * model.context_length, limit, tokens_that_fit(model.placement, known)]
         tokens = min(one for one in most if one is not None)
         return {
-            "weights": sum(tensor.nbytes for _, tensor, *_ in named),
+            "weights": sum(tensor.nbytes for _, tensor in named_tensors(model)),
             "rows": int(tokens * sum(known.values())),
             "prefixes": self.engine.prefix_bytes,
         }
