@@ -41,6 +41,8 @@ def test_a_run_of_cases_goes_on_behind_what_was_done(tmp_path: Path, capsys: pyt
 
     def check(case: int) -> tuple[dict[str, int], list[str]]:
         checked.append(case)
+        if case == 6:
+            raise ValueError("an error is a difference too")
         return {"texts": case}, ["wrong"] * (case == 4)
 
     work = tmp_path / "work.jsonl"
@@ -49,6 +51,7 @@ def test_a_run_of_cases_goes_on_behind_what_was_done(tmp_path: Path, capsys: pyt
     assert "case 4: wrong" in capsys.readouterr().out
     assert check_cases(range(3, 6), check, work) == {"cases": "3 to 5", "texts": 12, "different": 1}
     assert checked == [3, 4, 5]
+    assert check_cases(range(6, 7), check) == {"cases": "6 to 6", "different": 1}
 
 
 def test_a_report_is_printed_with_its_rows_as_a_table_and_written(
@@ -65,13 +68,9 @@ def test_a_report_is_printed_with_its_rows_as_a_table_and_written(
 def test_a_report_has_a_record_a_line(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     rows = [{"case": "gen", "ms": [1.5, 2]}, {"case": 'a "peer"\n', "ms": []}]
-    write_json(file, {"machine": {"cpu": "x", "shapes": [1, 8]}, "rounds": 3, "rows": rows, "none": []})
-    assert json.loads(file.read_text()) == {
-        "machine": {"cpu": "x", "shapes": [1, 8]},
-        "rounds": 3,
-        "rows": rows,
-        "none": [],
-    }
+    report = {"machine": {"cpu": "x", "shapes": [1, 8]}, "rounds": 3, "rows": rows, "none": []}
+    write_json(file, report)
+    assert json.loads(file.read_text()) == report
     assert file.read_text().splitlines() == [
         "{",
         ' "machine": {"cpu": "x", "shapes": [1, 8]},',
