@@ -19,6 +19,7 @@ from typing import Any
 from gen.offline.executors import processes
 from gen.offline.folder import NAME, meta_path, read_manifest
 from gen.offline.job import run_batch
+from gen.offline.unchanged import versions
 
 AT_ONCE, A_SHARD = 64, 512
 WAIT = 0.05  # seconds that a simulated worker needs for a part
@@ -33,7 +34,7 @@ class Pretended:
             counts = {"rows": A_SHARD, "failed": 0, "tokens": 100 * A_SHARD}
             meta_path(Path(asked["folder"]), asked["task"]["part"]).write_text(json.dumps(counts))
             return {**counts, "good": 0}
-        facts = {"fingerprint": {}, "schema": None, "sources": {}, "versions": _versions()}
+        facts = {"fingerprint": {}, "schema": None, "sources": {}, "versions": versions()}
         return {"batch_size": AT_ONCE, "devices": ["cpu"], **facts}
 
     def end(self) -> None:
@@ -99,12 +100,6 @@ def _reading(out: Path) -> dict[str, float]:
             taken.append(1000 * (time.process_time() - begin))
     first, end = (statistics.median(taken) for taken in times.values())
     return {"first part, ms": round(first, 3), "last part, ms": round(end, 3), "ratio": round(end / first, 3)}
-
-
-def _versions() -> dict[str, str]:
-    from gen.offline.unchanged import versions
-
-    return versions()
 
 
 if __name__ == "__main__":
