@@ -45,7 +45,7 @@ def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
         np.cumsum(weights * of_runs, out=running[1:])
         return np.diff(running.take(begin))
 
-    change = needed[leads + 1] - needed[source + 1] + FAR  # never 0, which stands for no edge
+    change = needed[leads + 1] - needed[source + 1] + 2 * FAR  # never 0, which stands for no edge
     change_sums = summed(np.tile(change.astype(np.uint64), 2))
     sums, known = np.zeros(2 * count, np.uint64), 1
     for length in range(1, depth + 1):

@@ -7,7 +7,12 @@ import pytest
 
 from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.regexes import regex_table
+from gen.constraints.composing.composition import Composition
+from gen.constraints.composing.trees import read_tree
+from gen.constraints.output_types import either, sequence
+from gen.constraints.plans import read_plan
 from gen.constraints.tables.groups import groups_of
+from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.tokens_needed import closable
 from gen.constraints.tables.vocabulary import Vocabulary
 from tests.constraints.samples import tables
@@ -59,6 +64,19 @@ def test_states_differ_by_the_order_of_bytes_and_by_what_may_end(pattern: str) -
     groups, _ = groups_of(table, needed, 8)
     after_x, after_y = (table.next[1, table.classes[ord(letter)]] for letter in "xy")
     assert groups[after_x] != groups[after_y]
+
+
+def test_states_before_different_special_tokens_are_different_groups() -> None:
+    """Of many special tokens two begin with the same byte."""
+    tokens = [b"a", b"b", *[b""] * 14]
+    vocabulary = Vocabulary(tokens, {number: f"<{number}>" for number in range(3, 16)})
+    names = sorted(vocabulary.specials, key=vocabulary.specials.__getitem__)[:2]
+    tree = read_tree(either(*map(sequence, "ab", names)), read_plan)
+    automaton = TokenAutomaton(Composition(tree, vocabulary).table(), vocabulary)
+    for first, name in enumerate(names):
+        state = automaton.follow([first])
+        allowed = np.unpackbits(automaton.rows(int(automaton.group_of[state]))[0][0], bitorder="little")
+        assert [vocabulary.names[token] for token in np.flatnonzero(allowed).tolist()] == [name]
 
 
 @pytest.mark.parametrize("number", range(1, 100, 5))
