@@ -21,14 +21,14 @@ def spelled_tokens(
 
     Args:
         pieces: tokens as the tokenizer writes them, by id, without special ones.
-        added: tokens that were added to its vocabulary, as texts contain them.
+        added: tokens that were added to its vocabulary, as texts contain them; Gemma's of SentencePiece have its mark
+            for a space.
         encode: gives a text's tokens; a few texts are encoded to check that the bytes are right.
     Raises:
         ConstraintError: the tokenizer is neither byte-level BPE nor SentencePiece with byte fallback.
     """
-    whole = {token_id: piece.encode() for token_id, piece in added.items()}
     for read, may_begin in ((_read_byte_level, (b"",)), (_read_sentence_pieces, (b"", b" "))):
-        spelled = read(pieces) | whole
+        spelled = read(pieces, added)
         if all(_spell(spelled, encode(text)) in [first + text.encode() for first in may_begin] for text in _SAMPLES):
             return spelled
     raise ConstraintError(
@@ -61,10 +61,10 @@ class _Letters(dict[int, str]):
         return "\u0100"
 
 
-def _read_byte_level(written: Mapping[int, str]) -> dict[int, bytes]:
+def _read_byte_level(pieces: Mapping[int, str], added: Mapping[int, str]) -> dict[int, bytes]:
     letters = _Letters()
-    spelled = {}
-    for token_id, piece in written.items():
+    spelled = {token_id: piece.encode() for token_id, piece in added.items()}
+    for token_id, piece in pieces.items():
         try:
             spelled[token_id] = piece.translate(letters).encode("latin-1")
         except UnicodeEncodeError:
@@ -72,8 +72,9 @@ def _read_byte_level(written: Mapping[int, str]) -> dict[int, bytes]:
     return spelled
 
 
-def _read_sentence_pieces(written: Mapping[int, str]) -> dict[int, bytes]:
+def _read_sentence_pieces(pieces: Mapping[int, str], added: Mapping[int, str]) -> dict[int, bytes]:
     every_byte = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
     return {
-        token_id: every_byte.get(piece) or piece.replace("\u2581", " ").encode() for token_id, piece in written.items()
+        token_id: every_byte.get(piece) or piece.replace("\u2581", " ").encode()
+        for token_id, piece in {**pieces, **added}.items()
     }

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
-from tokenizers import models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import gen
@@ -55,6 +55,16 @@ def test_added_tokens_spell_themselves_and_special_or_long_ones_nothing() -> Non
     vocabulary = Vocabulary(Tokenizer(wordy_tokenizer()).all_token_bytes())
     assert vocabulary.tokens == [b"" if token and max(token) > 0xF4 else token for token in spelled()]
     assert not vocabulary.tokens[vocabulary.end]
+
+
+def test_added_tokens_of_sentence_pieces_may_be_spaces() -> None:
+    """As those of Gemma, whose tokens of several spaces are in its vocabulary and added to it."""
+    tokenizer = spaced_tokenizer()
+    tokenizer.add_tokens([AddedToken("\u2581" * count, normalized=False) for count in (1, 2, 3)] + ["\n\n"])
+    wrapped = Tokenizer(tokenizer)
+    for token_id in wrapped.added_ids - wrapped.special_tokens.keys():
+        before = tokenizer.convert_tokens_to_ids("s")
+        assert wrapped.token_bytes(token_id) == wrapped.decode([before, token_id]).removeprefix("s").encode()
 
 
 def lowering() -> PreTrainedTokenizerFast:
