@@ -58,8 +58,6 @@ def _of_json(tool: Mapping[str, Any]) -> Tool:
             f"{show(parameters)}"
         )
     schema = {"type": "object", "properties": {}, **parameters}
-    if not schema["properties"]:
-        schema.setdefault("additionalProperties", False)
     described = {"type": "function", "function": {**function, "parameters": schema}}
     return _tool(function["name"], described, json_schema(schema), lambda value: value)
 
