@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import TooLarge, Unsupported
+from gen.constraints.automata.parsing import with_flags
 from gen.constraints.automata.regexes import choice_table, regex_table, text_table
 from gen.constraints.automata.rust_syntax import choice_grammar, regex_grammar, text_grammar
 from gen.constraints.composing.trees import Calls, Plan, Tree, Word
@@ -157,12 +158,7 @@ def _pattern_of(output_type: Any) -> str:
                 "flags in it, as (?i)."
             )
         return regex(pattern).pattern
-    flags = "".join(letter for letter, flag in _FLAGS.items() if output_type.flags & flag)
-    pattern = re.sub(r"^\(\?[aimsux]+\)", "", pattern)  # they are among its flags
-    return f"(?{flags}){pattern}" if flags else pattern
-
-
-_FLAGS = {"a": re.ASCII, "i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}
+    return with_flags(output_type)
 
 
 def _as_own(output_type: Any) -> Any:

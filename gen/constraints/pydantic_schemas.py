@@ -12,6 +12,7 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import SchemaValidator, to_json
 
+from gen.constraints.automata.parsing import with_flags
 from gen.constraints.output_types import REFUSED
 from gen.constraints.pydantic_spelling import dates, decimals, moments, naive
 from gen.errors import show
@@ -27,7 +28,12 @@ _HOST_AND_PATH = (
 )
 
 _BOUNDS = ("gt", "ge", "lt", "le")
-_SETS = re.compile(r"\[[^\]]*(\[|&&|--|~~)")
+_READ_OTHERWISE = {
+    r"^(?:[^\\]|\\.)*?\[(?:[^\]\\]|\\.)*(?:\[|&&|--|~~)": "whose brackets its engine reads as sets within sets",
+    r"^(?:[^\\]|\\.)*?\\(?:[<>]|b\{)": "in which its engine reads \\< and \\b{ as ends of words",
+    r"^\(\?[a-z]*x.*\[": "in whose brackets its engine reads no spaces",
+}
+"""What pydantic's engine reads otherwise than Python's re, in patterns that both read."""
 _ASCII = r"^[\x00-\x7f]*$"
 _STRIPPED = r"^(\S|\S[\s\S]*\S)?$"
 _SCALARS = ["null", "boolean", "number", "string"]
@@ -119,14 +125,11 @@ class PydanticSchemas(GenerateJsonSchema):
         schema = {**{name: limit for name, limit in settings.items() if limit}, **schema}
         made = super().str_schema(schema)
         pattern = schema.get("pattern", "")
-        if isinstance(pattern, str) and _SETS.search(re.sub(r"\\.", "", pattern)):
-            made |= alone(f"the pattern {show(pattern)}, whose brackets its engine reads as sets within sets,")
-        if (
-            pattern
-            and isinstance(pattern, str)
-            and not pattern.startswith(("^", r"\A"))
-            and not pattern.endswith(("$", r"\z"))
-        ):
+        if isinstance(pattern, re.Pattern):  # which Python's re reads
+            made["pattern"] = with_flags(pattern)
+        elif why := next((why for one, why in _READ_OTHERWISE.items() if re.search(one, pattern, re.DOTALL)), ""):
+            made |= alone(f"the pattern {show(pattern)}, {why},")
+        elif pattern and not pattern.startswith(("^", r"\A")) and not pattern.endswith(("$", r"\z")):
             logger.warning("pattern=%s matches anywhere in a text; write ^...$ for whole texts", show(pattern))
         extra = [_ASCII] if schema.get("ascii_only") else []
         if schema.get("strip_whitespace") or getattr(self._config, "str_strip_whitespace", False):

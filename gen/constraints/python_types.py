@@ -124,6 +124,11 @@ def _write_keys(output_type: Any, path: str, schema: dict[str, Any], root: dict[
     names = resolved(schema.get("propertyNames", {}), root)
     values = schema.get("additionalProperties", True)
     bounds = names.keys() - {"type", "title", "description"}
+    if schema.get("minProperties", 0) > 1 and (names.get("type") == "number" or "format" in names):
+        raise ConstraintError(
+            f"{show(output_type)} at {path}: at least {schema['minProperties']} keys that pydantic converts, so that "
+            "two texts may be one key; take keys of type int or str."
+        )
     if names.get("type") == "boolean":
         schema["properties"] = {"true": values, "false": values}
     elif names.get("type") == "number" and not bounds:

@@ -5,6 +5,7 @@ import collections
 import functools
 import json
 import random
+import re
 import typing
 import uuid
 from collections import Counter
@@ -318,6 +319,12 @@ def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
         (set[list[int]], "#: a set of lists, which cannot be hashed"),
         (set[Cat], "a set of Cat, which cannot be hashed"),
         (Annotated[str, Field(pattern="[a&&b]")], "the pattern '.a&&b.', whose brackets"),
+        (Annotated[str, Field(pattern=r"^\<a\>$")], "in which its engine reads"),
+        (Annotated[str, Field(pattern=r"^a\b{start}$")], "in which its engine reads"),
+        (Annotated[str, Field(pattern="(?x)^[a b]$")], "in whose brackets its engine reads no spaces"),
+        (Annotated[dict[float, int], Field(min_length=2)], "at least 2 keys that pydantic converts"),
+        (Annotated[dict[datetime, int], Field(min_length=3)], "at least 3 keys that pydantic converts"),
+        (Annotated[dict[Path, int], Field(min_length=2)], "at least 2 keys that pydantic converts"),
         (Annotated[int, gen.regex("1")], "#: gen.regex cannot stand in Annotated; give it as it is"),
         (Annotated[str | None, gen.regex("1")], "gen.regex cannot stand in Annotated"),
         (Annotated[str, gen.choice(["a", 2])], "gen.choice cannot stand in Annotated"),
@@ -554,6 +561,30 @@ def test_alone_too_without_quotes(asked: Any, good: list[str], wrong: list[str])
     for text in [*good, *wrong]:
         assert constraint.accepts(text) is plain.accepts(text) is (text in good)
         assert both is None or both.accepts(text) is (text in good and text.startswith("a"))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        re.compile("^[^a]$", re.I),
+        re.compile(" ^ a b $ ", re.X),
+        re.compile("^a.b$", re.S),
+        re.compile(r"^\w$", re.A),
+        re.compile("b$"),
+        *[r"^\W$", r"^[^\w\d]$", r"^\D$", r"^a\b\W$", r"^\B.\B$", r"^\\<$", r"^[\[\-]$"],
+    ],
+    ids=str,
+)
+def test_pydantic_reads_each_text_of_a_pattern(pattern: Any) -> None:
+    """Its own engine has newer and other classes than Python's re, which reads compiled patterns."""
+    kind = Annotated[str, Field(pattern=pattern)]
+    plan, reader = read_plan(kind), TypeAdapter(list[kind])
+    assert plan.table is not None
+    table = plan.table()
+    odd = "aAbB<[-\\ _1\u0301\u200d\u20e3\u24b6\u0660\u0d3e²é\U00010d40\U000105c0\U0001f130"
+    texts = [before + one for before in ("", "a", "é") for one in (*odd, "\\<", "a.b", "a b", "a\nb")]
+    good = [text for text in texts if table.accepts(text.encode())]
+    assert good and reader.validate_python(good) == good
 
 
 def test_a_pattern_that_matches_anywhere_is_told_in_a_logged_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,15 @@ records "next: END", has no edges, and accepts.
 import re
 from collections.abc import Mapping
 
-from gen.constraints.automata.characters import EVERY, NEWLINE, Ranges, category, complement, intersection
+from gen.constraints.automata.characters import (
+    EVERY,
+    NEWLINE,
+    Ranges,
+    Reading,
+    category,
+    complement,
+    intersection,
+)
 from gen.constraints.automata.nfa import Nfa
 
 BEGIN, LINE_END, WORD, PERHAPS, OTHER, END, LAST_LINE_END = (1 << bit for bit in range(7))
@@ -44,11 +52,12 @@ def dollar(flags: int, ecma: bool, certain: bool | None) -> Guard:
     return at_end() if ecma and certain else _after_all(END | LAST_LINE_END)
 
 
-def boundary(inside: bool, certain: bool | None, flags: int) -> Guard:
+def boundary(inside: bool, certain: bool | None, flags: int, ecma: bool) -> Guard:
     """`\\b`, or `\\B` if `inside`. Beside a character that is in `\\w` in one reading only, it may be uncertain.
 
     Args:
         certain: None for Python's own reading, with these flags.
+        ecma: whether there are readings in which only one of two such characters is in `\\w`.
     """
     if certain is None:
         word = WORD if flags & re.ASCII else WORD | PERHAPS
@@ -57,12 +66,13 @@ def boundary(inside: bool, certain: bool | None, flags: int) -> Guard:
             return {**_each(word, word), **_each(other, other), BEGIN: other & ~END}
         return {**_each(word, other), **_each(other | BEGIN, word)}
     if inside and certain:
-        return {**_each(_NOT_WORD, _NOT_WORD), BEGIN: _NOT_WORD & ~END, WORD: WORD, PERHAPS: PERHAPS}
+        return {**_each(_NOT_WORD, _NOT_WORD), BEGIN: _NOT_WORD & ~END, WORD: WORD, PERHAPS: 0 if ecma else PERHAPS}
     if inside:
         return _after_all(_ANYTHING)
     if certain:
         return {**_each(_NOT_WORD, WORD), WORD: _NOT_WORD & _ANYTHING}
-    return {**_each(_NOT_WORD, WORD | PERHAPS), WORD: _ANYTHING & ~WORD, PERHAPS: _ANYTHING & ~PERHAPS}
+    beside = _ANYTHING if ecma else _ANYTHING & ~PERHAPS
+    return {**_each(_NOT_WORD, WORD | PERHAPS), WORD: _ANYTHING & ~WORD, PERHAPS: beside}
 
 
 def _each(kinds: int, after: int) -> dict[int, int]:
@@ -74,18 +84,19 @@ def _after_all(after: int) -> Guard:
 
 
 def without_guards(
-    nfa: Nfa, guards: Mapping[int, list[tuple[int, Guard]]], start: int, accept: int
+    nfa: Nfa, guards: Mapping[int, list[tuple[int, Guard]]], start: int, accept: int, ecma: bool = False
 ) -> tuple[Nfa, int, int]:
     """The automaton without guarded edges.
 
     Args:
         guards: for each state, the states that it leads to without reading, each with the guard that must hold.
+        ecma: whether the readings are those of JSON Schema's patterns.
     Returns:
         The automaton, its start and where it accepts.
     """
     if not guards:
         return nfa, start, accept
-    kinds = _kinds([guard for edges in guards.values() for _, guard in edges])
+    kinds = _kinds([guard for edges in guards.values() for _, guard in edges], "rust" if ecma else "unicode")
     reading, silent = nfa.rows()
     out = Nfa()
     end = out.state()
@@ -129,8 +140,12 @@ def _after(kind: int, allowed: int) -> int:
     return (_ANYTHING & ~END if allowed & LINE_END else 0) | (END if allowed & LAST_LINE_END else 0)
 
 
-def _kinds(guards: list[Guard]) -> list[tuple[int, Ranges]]:
-    """The kinds of characters that the guards tell apart, with their ranges; all other characters are OTHER."""
+def _kinds(guards: list[Guard], widest: Reading) -> list[tuple[int, Ranges]]:
+    """The kinds of characters that the guards tell apart, with their ranges; all other characters are OTHER.
+
+    Args:
+        widest: the reading with the most characters in `\\w`.
+    """
 
     def told_apart(one: int, other: int) -> bool:
         return any(
@@ -143,7 +158,7 @@ def _kinds(guards: list[Guard]) -> list[tuple[int, Ranges]]:
     words = told_apart(WORD, OTHER) or told_apart(PERHAPS, OTHER)
     if words:
         certain = category("w", "ascii")
-        found += [(WORD, certain), (PERHAPS, intersection(category("w", "unicode"), complement(certain)))]
+        found += [(WORD, certain), (PERHAPS, intersection(category("w", widest), complement(certain)))]
     if told_apart(LINE_END, OTHER) or told_apart(LAST_LINE_END, OTHER):
         found.append((LINE_END, NEWLINE))
     rest = EVERY

@@ -1,8 +1,8 @@
 """Sets of characters as ranges of code points, and what `\\d`, `\\w`, `\\s` and case mean in them.
 
-Python, with and without re.ASCII, and JSON Schema (ECMA 262) read the categories differently: "é" is in `\\w` in Python
-and not in ECMA 262. A constraint must hold in every reading: "é" is neither in `\\w` nor in `\\W`, but it is in
-`[\\w\\W]`.
+Python, with and without re.ASCII, JSON Schema (ECMA 262) and pydantic (Rust) read the categories differently: "é" is in
+`\\w` in Python and not in ECMA 262. A constraint must hold in every reading: "é" is neither in `\\w` nor in `\\W`, but
+it is in `[\\w\\W]`.
 """
 
 import re
@@ -57,8 +57,8 @@ def intersection(one: Ranges, other: Ranges) -> Ranges:
     return tuple(out)
 
 
-Reading = Literal["unicode", "ascii", "ecma"]
-"""Python's own, Python's with re.ASCII, and that of ECMA 262."""
+Reading = Literal["unicode", "ascii", "ecma", "rust"]
+"""Python's own, Python's with re.ASCII, that of ECMA 262, and the most that any Unicode may have in Rust's."""
 
 READINGS: tuple[Reading, ...] = ("unicode", "ascii", "ecma")
 
@@ -77,7 +77,12 @@ def category(letter: str, reading: Reading) -> Ranges:
     if reading == "ascii" or (reading == "ecma" and letter != "s"):
         return _ASCII[letter]
     found = [(match.start(), match.end() - 1) for match in re.finditer(rf"\{letter}+", _all_characters())]
-    return union(found if reading == "unicode" else [*found, (0xFEFF, 0xFEFF)])
+    more = {"ecma": [(0xFEFF, 0xFEFF)], "rust": [pair for name in _OF_RUST[letter] for pair in unicode_category(name)]}
+    return union([*found, *more.get(reading, ())])
+
+
+_OF_RUST = {"d": ("Cn",), "s": (), "w": ("M", "Pc", "Cf", "So", "Cn")}
+"""Categories that `\\d` and `\\w` have some of there, beside Python's; unassigned characters may join them later."""
 
 
 @lru_cache(64)

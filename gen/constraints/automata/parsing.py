@@ -28,6 +28,16 @@ def parsed(pattern: str, flags: int = 0) -> Any:
         raise TooLarge("a regex nested too deeply") from None
 
 
+def with_flags(pattern: re.Pattern[str]) -> str:
+    """A compiled pattern with its flags written in it."""
+    flags = "".join(letter for letter, flag in _FLAGS.items() if pattern.flags & flag)
+    plain = re.sub(r"^\(\?[aimsux]+\)", "", pattern.pattern)  # they are among its flags
+    return f"(?{flags}){plain}" if flags else plain
+
+
+_FLAGS = {"a": re.ASCII, "i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}
+
+
 def read_otherwise(pattern: str) -> str | None:
     """What ECMA 262 reads otherwise than Python does, or cannot read, in a pattern that Python reads; None for nothing.
 
@@ -51,12 +61,12 @@ def read_otherwise(pattern: str) -> str | None:
 
 def _python_syntax(pattern: str) -> str:
     """Write ECMA 262's named groups and \\p{...} as Python does; in brackets, escape what Python warns about."""
-    pieces = re.findall(r"\\[pP]\{[^}]*\}|\\.|.", re.sub(r"\(\?<(?=[A-Za-z_])", "(?P<", pattern), re.DOTALL)
+    pieces = re.findall(r"\\[pP]\{[^}]*\}|\\.|\(\?<(?=[A-Za-z_])|.", pattern, re.DOTALL)
     out: list[str] = []
     at = 0
     while at < len(pieces):
         named = pieces[at][:3] in (r"\p{", r"\P{")
-        out.append(f"[{_characters(pieces[at], False)}]" if named else pieces[at])
+        out.append(f"[{_characters(pieces[at], False)}]" if named else pieces[at].replace("(?<", "(?P<"))
         at += 1
         if out[-1] == "[":
             at = _brackets(pieces, at, out)

@@ -143,7 +143,9 @@ def characters_of(kind: Any, value: Any, flags: int, *, ecma: bool, certain: boo
 
 def _readings(flags: int, ecma: bool, certain: bool | None) -> Sequence[Reading]:
     """The readings of a pattern; `certain` is None for Python's own alone."""
-    if flags & re.ASCII and not ecma:
+    if ecma:
+        return (*READINGS, "rust")
+    if flags & re.ASCII:
         return ("ascii",)
     return READINGS if certain is not None else ("unicode",)
 
@@ -190,7 +192,7 @@ class _Reader:
         if after:
             end = self._nfa.after(end)
             self._nfa.edge(end, *EVERY[0], end)
-        nfa, start, end = anchors.without_guards(self._nfa, self._guards, start, end)
+        nfa, start, end = anchors.without_guards(self._nfa, self._guards, start, end, self._ecma)
         try:
             return determinise(nfa, start, end, MAX_STATES, self._budget)
         except Empty:
@@ -251,7 +253,7 @@ class _Reader:
         if at is op.AT_END_STRING:
             return anchors.at_end()
         certain = None if flags & re.ASCII and not self._ecma else self._certain
-        return anchors.boundary(at is op.AT_NON_BOUNDARY, certain, flags)
+        return anchors.boundary(at is op.AT_NON_BOUNDARY, certain, flags, self._ecma)
 
 
 def _is_begin(item: Any, flags: int) -> bool:

@@ -185,6 +185,13 @@ def test_what_is_not_regular_is_unsupported_and_named(pattern: str) -> None:
         regex_table(pattern)
 
 
+def test_what_looks_like_a_named_group_of_ecma_is_none() -> None:
+    for pattern in (r"\(?<b>", r"[(?<a-c]+", r"\\(?P<b>a)", r"[a(?<b]\(?<c"):
+        for text in ("<b>", "(<b>", "P<b>", "(?<b", "P", "\\a", "(<c", "a<c", "aP<c"):
+            assert accepts(table_of(pattern), text) == bool(re.fullmatch(pattern, text)), (pattern, text)
+    assert accepts(table_of("(?<name>a)(?<_b>b)"), "ab")
+
+
 def test_a_regex_without_texts_is_empty() -> None:
     for pattern in (r"a\bb", "$a", "a^b", "(?!a)a", r"[^\s\S]"):
         with pytest.raises(Empty):
