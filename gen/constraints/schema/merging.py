@@ -1,14 +1,17 @@
 """Schemas into parts: references, allOf, anyOf, oneOf, not, if and dependencies, merged before any text is made."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gen.constraints.automata.limits import Budget, TooLarge, Unsupported
 from gen.constraints.schema.keywords import own_part
 from gen.constraints.schema.negation import negated
 from gen.constraints.schema.parts import ANYTHING, EVERY_TYPE, TYPES, Part, Properties, merge
 from gen.constraints.schema.references import References
+
+if TYPE_CHECKING:
+    from gen.constraints.schema.values import Disjoint
 
 _MOST_PARTS = 2048
 _WORK = 50  # of merging two parts
@@ -22,13 +25,13 @@ class Merger:
     """Makes the parts of schemas, once for each schema.
 
     Args:
-        disjoint: whether no value that is written for the first part meets the second one.
+        disjoint: tells whether no value that is written for a part meets another one.
 
     Attributes:
         references: of the root.
     """
 
-    def __init__(self, root: Any, budget: Budget, disjoint: Callable[[Part, Part], bool]) -> None:
+    def __init__(self, root: Any, budget: Budget, disjoint: "Disjoint") -> None:
         self.references, self._budget, self._disjoint = References(root), budget, disjoint
         self._known: dict[int, tuple[Any, Parts]] = {}
         self._open: list[int] = []
@@ -132,10 +135,15 @@ class Merger:
                 self._budget.spend(
                     _WORK * len(one) * len(another), f"comparing the alternatives of oneOf at {path[:80]}"
                 )
-                if other == number or self._apart(one, another):
+                if other == number:
                     continue
+                whole = self._apart(one, another)
                 kinds = [frozenset((name,)) for name in TYPES]
-                apart = frozenset().union(*(kind for kind in kinds if self._apart(one, another, kind)))
+                apart = frozenset().union(*(kind for kind in kinds if whole or self._apart(one, another, kind)))
+                if "object" in apart:
+                    exclusive[number] = tuple(self._closed(part, out, another) for part in exclusive[number])
+                if whole:
+                    continue
                 try:
                     away = self._not(schemas[other], f"{path}/oneOf/{other}")
                 except Unsupported:
@@ -143,6 +151,12 @@ class Merger:
                 away = (Part(types=apart), *(replace(part, types=part.types - apart) for part in away))
                 exclusive[number] = self._cross(exclusive[number], away, path)
         return exclusive
+
+    def _closed(self, part: Part, out: Parts, another: Parts) -> Part:
+        """A part that stays apart from others beside whatever further schemas list."""
+        lacking = [self._disjoint.lacking(merge(beside, part), other) for beside in out for other in another]
+        names = frozenset[str]().union(*lacking)
+        return merge(part, Part(absent=names)) if names else part
 
     def _apart(self, one: Parts, another: Parts, types: frozenset[str] = EVERY_TYPE) -> bool:
         """Whether it is proven that no value of these types meets a part of both."""

@@ -138,6 +138,20 @@ class Disjoint:
         except Unsupported:
             return False
 
+    def lacking(self, written: Part, other: Part) -> frozenset[str]:
+        """The properties without which objects of the first part stay apart from the other one where a further schema
+        lists them; none if they are apart in the open reading, too.
+        """
+        names = frozenset(
+            name
+            for name in other.required
+            if self._property(written, name, self._closed) is None and self._property(written, name, False) is not None
+        )
+        return names if names and not Disjoint(self._checker, False)(written, other) else frozenset()
+
+    def _property(self, part: Part, name: str, closed: bool) -> tuple[object, ...] | None:
+        return property_schemas(part, name, self._patterns, "oneOf", closed=closed)
+
     def _apart(self, written: Part, other: Part, depth: int) -> bool:
         if not written.types & other.types:
             return True
@@ -182,8 +196,7 @@ class Disjoint:
         if other.max_properties is not None and other.max_properties < len(written.required):
             return True
         for name in dict.fromkeys((*written.required, *other.required)):
-            mine = property_schemas(written, name, self._patterns, "oneOf", closed=self._closed)
-            theirs = property_schemas(other, name, self._patterns, "oneOf", closed=False)
+            mine, theirs = self._property(written, name, self._closed), self._property(other, name, False)
             if mine is None or theirs is None or self._none(mine, theirs, depth):
                 return True
         return False

@@ -183,6 +183,21 @@ def test_alternatives_of_one_of_hold_one_at_a_time_in_the_open_reading_too() -> 
     assert accepts(needs, {"b": 1}) and not accepts(needs, {"a": 1, "b": 1}) and not accepts(needs, {})
 
 
+def test_alternatives_of_one_of_stay_apart_where_other_schemas_list_their_properties() -> None:
+    """Each alternative is closed by itself, but not beside a schema that lists the properties of both."""
+    names: dict[str, Any] = {"properties": {"a": {}, "b": {}}}
+    one_of = {"oneOf": [{"properties": {name: {"type": "integer"}}, "required": [name]} for name in "ab"]}
+    for schema in (
+        {"type": "object", "allOf": [one_of, names]},
+        {"type": "object", "allOf": [{"$ref": "#/$defs/x"}, names], "$defs": {"x": one_of}},
+        {"type": "object", **one_of, "if": names, "then": {}},
+        {"type": "object", **one_of, "dependentSchemas": {"b": names}},
+        {"type": "object", **one_of},
+    ):
+        for value in ({"a": 1}, {"b": 1}, {"a": 1, "b": 2}):
+            assert accepts(schema, value) == Draft202012Validator(schema).is_valid(value), (schema, value)
+
+
 def test_not_if_and_dependencies_are_held() -> None:
     assert not accepts({"type": "string", "not": {"enum": ["no", 5]}}, "no")
     assert accepts({"type": "string", "not": {"enum": ["no", 5]}}, "non")
@@ -510,6 +525,12 @@ def test_multiples_of_fractions_are_told_by_their_decimals() -> None:
     assert all(none.accepts(str(number).encode()) == (number % 7 != 0) for number in (*range(-60, 60), 7 * 10**17 + 1))
     whole = schema_table({"type": "integer", "multipleOf": 2.5}, closed=True, whitespace="line")
     assert whole.accepts(b"10") and not whole.accepts(b"2.5") and not whole.accepts(b"12")
+
+
+def test_multiples_of_fractions_may_be_those_that_are_not_whole() -> None:
+    schema = {"type": "number", "multipleOf": 0.5, "not": {"type": "integer"}}
+    for value in (0.5, -1.5, 1, 2.0, 0.25):
+        assert accepts(schema, value) == Draft202012Validator(schema).is_valid(value), value
 
 
 def test_nullable_is_a_keyword_of_schemas_that_name_no_draft() -> None:

@@ -41,9 +41,7 @@ def part_numbers(part: Part, whole: bool) -> Dfa | None:
         for one in part.no_multiples:
             found = both(found, _multiples_of(int(one)), Budget(), without=True)
         return found
-    if part.multiples:
-        return None
-    numbers = number_texts(part.low, part.high, (), False)
+    numbers = number_texts(part.low, part.high, part.multiples, False)
     # with more digits, the float may be whole
     return of_length(both(numbers, matched(_BROKEN, Budget(MOST_WORK_OF_A_CONSTANT)), Budget()), 0, _EXACT + 1)
 
@@ -87,11 +85,13 @@ def _multiples_of(number: int) -> Dfa:
 
 
 def _held_by_floats(bound: Bound | None, towards: float) -> Bound | None:
-    """A bound, as the text of the first float within it if it excludes a number: the float of a longer text may be that
-    number."""
-    if bound is None or not bound[1] or not bound[0]:
+    """A bound, as the text of the first float within it if it excludes a number, or is nearest to a float beyond it:
+    the float of a longer text may be that number."""
+    if bound is None or not bound[0]:
         return bound
-    return Fraction(repr(nextafter(float(bound[0]), towards))), False
+    nearest = float(bound[0])
+    beyond = abs(bound[0]) > 2**53 and (nearest < bound[0] if towards > 0 else nearest > bound[0])
+    return (Fraction(repr(nextafter(nearest, towards))), False) if bound[1] or beyond else bound
 
 
 def _minus(bound: Bound | None) -> Bound | None:

@@ -5,6 +5,7 @@ import math
 import random
 import re
 from fractions import Fraction
+from operator import ge, le
 
 import pytest
 
@@ -168,6 +169,15 @@ def test_numbers_without_bounds_have_19_digits_and_are_finite() -> None:
     ):
         assert holds(whole, text) == (WHOLE.match(text) is not None)
         assert holds(any_number, text) == (re.fullmatch(NUMBER.pattern[:-2] + r"([eE][+-]?\d{1,2})?", text) is not None)
+
+
+def test_bounds_between_two_floats_are_kept_as_floats_too() -> None:
+    for bound in (2**53 + 1, 2**53 + 3, 2**60 + 1, -(2**53) - 1):
+        for word, keeps in (("minimum", ge), ("maximum", le)):
+            table = schema_table({"type": "number", word: bound}, closed=True, whitespace="line")
+            for text in (f"{bound + step}{more}" for step in range(-2, 3) for more in ("", ".0", ".4")):
+                assert keeps(json.loads(text), bound) or not table.accepts(text.encode()), (word, text)
+            assert table.accepts(str(max(bound, 0) * 2 if word == "minimum" else min(bound, 0) * 2).encode())
 
 
 def test_what_numbers_cannot_be_is_refused() -> None:
