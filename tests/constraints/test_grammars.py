@@ -14,7 +14,8 @@ from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.automata.regexes import regex_table
 from gen.constraints.automata.rust_syntax import choice_grammar, regex_grammar
 from gen.constraints.host_engine import Grammar, _Bytes, problem_of
-from gen.constraints.schema import Whitespace, schema_grammar, schema_table, string_grammar, string_table
+from gen.constraints.output_types import Whitespace
+from gen.constraints.schema import schema_grammar, schema_table, string_grammar, string_table
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 from tests.constraints.schema.random_schemas import random_schema, random_value

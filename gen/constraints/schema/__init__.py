@@ -2,7 +2,7 @@
 
 import json
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.dfa import Table, table
@@ -10,15 +10,13 @@ from gen.constraints.automata.limits import MOST_WORK, Budget, Empty, TooLarge, 
 from gen.constraints.automata.nfa import MOST_NODES, Nfa
 from gen.constraints.automata.rust_syntax import grammar_of
 from gen.constraints.automata.spelling import spell, utf8
+from gen.constraints.output_types import Whitespace
 from gen.constraints.schema.parts import Part
 from gen.constraints.schema.views import property_schemas
 from gen.constraints.schema.writing.automaton import AutomatonWriter
 from gen.constraints.schema.writing.grammar import GrammarWriter, string_terminal
 from gen.constraints.schema.writing.writer import LAYOUTS, ROOM, Layout, Place, Writer, types_of
 
-__all__ = ["Whitespace", "property_types", "schema_grammar", "schema_table", "string_grammar", "string_table"]
-
-Whitespace = Literal["line", "compact", "indent", "model"]
 _GRAMMAR_WORK = 5 * MOST_WORK
 _DEPTHS = (4, 3, 2)  # how deep values of any type nest at least: the first that the states have room for
 _STATES = 40_000  # states before determinising, for more than the last of these

@@ -138,8 +138,7 @@ class Merger:
                 if other == number:
                     continue
                 whole = self._apart(one, another)
-                kinds = [frozenset((name,)) for name in TYPES]
-                apart = frozenset().union(*(kind for kind in kinds if whole or self._apart(one, another, kind)))
+                apart = frozenset(name for name in TYPES if whole or self._apart(one, another, frozenset((name,))))
                 if "object" in apart:
                     exclusive[number] = tuple(self._closed(part, out, another) for part in exclusive[number])
                 if whole:

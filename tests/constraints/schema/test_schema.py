@@ -14,7 +14,8 @@ from jsonschema import Draft7Validator, Draft202012Validator
 
 from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
-from gen.constraints.schema import Whitespace, schema_table, string_table
+from gen.constraints.output_types import Whitespace
+from gen.constraints.schema import schema_table, string_table
 from tests.constraints.schema.random_schemas import random_schema, random_value
 from tests.constraints.walks import random_texts
 

@@ -89,9 +89,10 @@ def _held_by_floats(bound: Bound | None, towards: float) -> Bound | None:
     the float of a longer text may be that number."""
     if bound is None or not bound[0]:
         return bound
-    nearest = float(bound[0])
-    beyond = abs(bound[0]) > 2**53 and (nearest < bound[0] if towards > 0 else nearest > bound[0])
-    return (Fraction(repr(nextafter(nearest, towards))), False) if bound[1] or beyond else bound
+    nearest = Fraction(repr(float(bound[0])))
+    if not bound[1] and (nearest >= bound[0] if towards > 0 else nearest <= bound[0]):
+        return bound
+    return Fraction(repr(nextafter(float(bound[0]), towards))), False
 
 
 def _minus(bound: Bound | None) -> Bound | None:

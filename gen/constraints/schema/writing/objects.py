@@ -25,8 +25,6 @@ _LAST_CHARACTERS = {2: 16, 3: 8, 4: 6}  # kinds of names, for so many properties
 
 def write_object(writer: "Writer", part: Part, state: int, place: "Place") -> int | None:
     """Write any object of a part after `state`; returns the state after it, or None if there is no such object."""
-    if part.absent.intersection(part.required):
-        return None
     allowed = _names(writer, part, place)
     if allowed is None:
         listed_ones: list[Listed] = []
