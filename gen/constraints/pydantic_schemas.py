@@ -3,6 +3,7 @@
 A schema with the mark `REFUSED` is none that gen can write; the mark's value says why.
 """
 
+import json
 import logging
 import re
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from gen.errors import show
 
 logger = logging.getLogger("gen")
 UNREAD = "x-gen-unread"  # marks options of which pydantic reads one from no JSON; the value says so
+UNKEYED = "x-gen-unkeyed"  # marks options of which pydantic reads one from no key of an object
 CONVERTED = "x-gen-converted"  # marks values that a function of the user's may make readable
 _SHORT_NUMBERS = "^[A-Z]+([0-9]{1,6}[A-Z]+)*$"  # of a duration; short, so that no sum of them is too large
 _OF_THE_WEB = frozenset({"http", "https", "ws", "wss", "ftp"})
@@ -26,6 +28,7 @@ _HOST_AND_PATH = (
     r"([a-z0-9]{1,20}(-[a-z0-9]{1,20}){0,2}\.){1,3}[a-z]{2,12}(:[1-9][0-9]{0,3})?"
     r"(/[A-Za-z0-9._~-]{0,64}){0,9}(\?[A-Za-z0-9._~=&-]{0,128})?(#[A-Za-z0-9._~-]{0,64})?"
 )
+_LONGEST_URL = 1024  # more than those have
 
 _BOUNDS = ("gt", "ge", "lt", "le")
 _READ_OTHERWISE = {
@@ -83,6 +86,12 @@ def _options(schema: Any, made: Any) -> Any:
         except ValueError:
             why = f"pydantic reads no JSON as {show(option)}; take options that are JSON themselves, such as strings "
             return {**made, UNREAD: f"{why}and numbers, and convert the value"}
+    keys = SchemaValidator({"type": "dict", "keys_schema": schema})
+    for option in schema["members" if schema["type"] == "enum" else "expected"]:
+        try:
+            keys.validate_json(json.dumps({json.loads(to_json(option)): None}))
+        except (TypeError, ValueError):
+            return {**made, UNKEYED: f"pydantic reads no key of JSON as {show(option)}; take options that are strings"}
     return made
 
 
@@ -173,7 +182,9 @@ class PydanticSchemas(GenerateJsonSchema):
         """A URL of the web, of few characters, which all parsers read alike."""
         schemes = schema.get("allowed_schemes") or sorted(_OF_THE_WEB)
         if set(schemes) <= _OF_THE_WEB:
-            return {"type": "string", "pattern": f"^({'|'.join(schemes)})://{_HOST_AND_PATH}$"}
+            made = {"type": "string", "pattern": f"^({'|'.join(schemes)})://{_HOST_AND_PATH}$"}
+            most = schema.get("max_length") or _LONGEST_URL
+            return {**made, "maxLength": most - 1} if most < _LONGEST_URL else made  # a slash may be added
         return {**alone(f"a URL of the schemes {', '.join(schemes)}")}
 
     def multi_host_url_schema(self, schema: Any) -> Any:
@@ -210,14 +221,39 @@ class PydanticSchemas(GenerateJsonSchema):
         keys = self.generate_inner(schema["keys_schema"]) if "keys_schema" in schema else {}
         if keys and keys != {"type": "string"}:
             made["propertyNames"] = keys
+        least = schema.get("min_length", 0)
+        if least > 1 and self._converts(schema.get("keys_schema", {"type": "any"})):
+            made |= {REFUSED: f"at least {least} keys that may be read as one; take keys of type int or str"}
         return made
+
+    def _converts(self, keys: Any) -> bool:
+        """Whether pydantic may read two different keys as one."""
+        if keys["type"] == "str":
+            return any(keys.get(to) or getattr(self._config, f"str_{to}", False) for to in ("to_lower", "to_upper"))
+        return keys["type"] not in ("any", "int", "bool", "date", "literal", "enum")
+
+    def _named_required_fields_schema(self, named_required_fields: Any) -> Any:
+        """The fields; objects have no further property from which pydantic would read one."""
+        made = super()._named_required_fields_schema(named_required_fields)
+        read = {name for name, _, _ in named_required_fields} if self._by_name else set()
+        for _, _, field in named_required_fields:
+            alias = field.get("validation_alias", [])  # a name, a path, or a list of paths
+            firsts = [alias] if isinstance(alias, str) else [one[0] if isinstance(one, list) else one for one in alias]
+            read |= {one for one in firsts if isinstance(one, str)}
+        others = [{"required": [name]} for name in sorted(read - made["properties"].keys())]
+        return {**made, "not": {"anyOf": others}} if others else made
+
+    @property
+    def _by_name(self) -> bool:
+        """Whether fields that have an alias are read by their own names, too."""
+        return any(getattr(self._config, option, False) for option in ("validate_by_name", "populate_by_name"))
 
     def _named(self, field: Any, made: Any) -> Any:
         """A field's JSON schema, marked if pydantic reads it by no name: all its aliases are paths."""
         alias = field.get("validation_alias")
         if not isinstance(alias, list) or any(isinstance(path, list) and len(path) == 1 for path in alias):
             return made
-        if any(getattr(self._config, option, False) for option in ("validate_by_name", "populate_by_name")):
+        if self._by_name:
             return made
         why = (
             f"pydantic looks for this field at {show(alias)} alone, which no name of a JSON Schema says; give it a name"

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from gen.constraints import pydantic_spelling
 from gen.constraints.output_types import REFUSED
-from gen.constraints.pydantic_schemas import CONVERTED, UNREAD, AllRequired, PydanticSchemas, alone
+from gen.constraints.pydantic_schemas import CONVERTED, UNKEYED, UNREAD, AllRequired, PydanticSchemas, alone
 from gen.constraints.schema.references import schemas_in
 from gen.errors import ConstraintError, show
 
@@ -66,6 +66,8 @@ def schema_of(output_type: Any, *, required: Literal["all"] | None = None) -> tu
             options = resolved(part.get("items", {}), schema).get("enum", [None] * (_FEW + 1))
             if len(options) > _FEW:
                 del part["uniqueItems"]
+    for _, part in parts:
+        part.pop(UNKEYED, None)
     return schema, adapter
 
 
@@ -124,11 +126,8 @@ def _write_keys(output_type: Any, path: str, schema: dict[str, Any], root: dict[
     names = resolved(schema.get("propertyNames", {}), root)
     values = schema.get("additionalProperties", True)
     bounds = names.keys() - {"type", "title", "description"}
-    if schema.get("minProperties", 0) > 1 and (names.get("type") == "number" or "format" in names):
-        raise ConstraintError(
-            f"{show(output_type)} at {path}: at least {schema['minProperties']} keys that pydantic converts, so that "
-            "two texts may be one key; take keys of type int or str."
-        )
+    if UNKEYED in names:
+        raise ConstraintError(f"{show(output_type)} at {path}: {names[UNKEYED]}.")
     if names.get("type") == "boolean":
         schema["properties"] = {"true": values, "false": values}
     elif names.get("type") == "number" and not bounds:

@@ -97,6 +97,9 @@ class Short(BaseModel):
     names: list[str]
 
 
+Lowered = Annotated[str, pydantic.StringConstraints(to_lower=True)]
+
+
 class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)
     number: int
@@ -120,6 +123,7 @@ STRINGS: list[Any] = [
     pydantic.AnyUrl,
     pydantic.HttpUrl,
     pydantic.FtpUrl,
+    Annotated[pydantic.AnyHttpUrl, pydantic.UrlConstraints(max_length=20)],
     pydantic.AwareDatetime,
     Annotated[str, Field(pattern="^[a-f]+$", max_length=9)],
     Annotated[str, Field(min_length=2, max_length=3)],
@@ -322,9 +326,12 @@ def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
         (Annotated[str, Field(pattern=r"^\<a\>$")], "in which its engine reads"),
         (Annotated[str, Field(pattern=r"^a\b{start}$")], "in which its engine reads"),
         (Annotated[str, Field(pattern="(?x)^[a b]$")], "in whose brackets its engine reads no spaces"),
-        (Annotated[dict[float, int], Field(min_length=2)], "at least 2 keys that pydantic converts"),
-        (Annotated[dict[datetime, int], Field(min_length=3)], "at least 3 keys that pydantic converts"),
-        (Annotated[dict[Path, int], Field(min_length=2)], "at least 2 keys that pydantic converts"),
+        (Annotated[dict[float, int], Field(min_length=2)], "at least 2 keys that may be read as one"),
+        (Annotated[dict[datetime, int], Field(min_length=3)], "at least 3 keys that may be read as one"),
+        (Annotated[dict[Path, int], Field(min_length=2)], "at least 2 keys that may be read as one"),
+        (Annotated[dict[Lowered, int], Field(min_length=4)], "at least 4 keys that may be read as one"),
+        (dict[Literal["a", 1], int], "#: pydantic reads no key of JSON as 1; take options that are strings"),
+        (list[dict[Half, int]], "#/items: pydantic reads no key of JSON as"),
         (Annotated[int, gen.regex("1")], "#: gen.regex cannot stand in Annotated; give it as it is"),
         (Annotated[str | None, gen.regex("1")], "gen.regex cannot stand in Annotated"),
         (Annotated[str, gen.choice(["a", 2])], "gen.choice cannot stand in Annotated"),
@@ -510,6 +517,30 @@ def test_keys_are_the_names_that_pydantic_reads(output_type: Any, keys: list[str
     found = [*(read.values() if isinstance(read, dict) else vars(read).values())]
     expected = [{"point": PointByPath(5), "map": {"x": 6}}.get(key, number) for number, key in enumerate(keys)]
     assert found == expected + ([3] if output_type is HalfMade else [])
+
+
+class OpenToNames(BaseModel):
+    model_config = ConfigDict(extra="allow", validate_by_name=True, validate_by_alias=True)
+    a: int = Field(alias="A", default=0)
+
+
+class OpenToChoices(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    a: int = Field(validation_alias=AliasChoices("A", "b", AliasPath("c", 0)), default=0)
+
+
+@pytest.mark.parametrize("output_type", [OpenToNames, OpenToChoices])
+def test_other_properties_have_no_name_from_which_a_field_is_read(output_type: Any) -> None:
+    plan = read_plan(output_type)
+    assert plan.table is not None
+    table, refused = plan.table(), 0
+    for text in ('{"A": 1}', *(f'{{"{name}": ["x"]}}' for name in "abcd")):
+        try:
+            plan.parse(text)
+        except ValueError:
+            refused += 1
+            assert not table.accepts(text.encode()), text
+    assert refused and table.accepts(b'{"A": 1}') and table.accepts(b'{"A": 1, "d": ["x"]}')
 
 
 def test_a_function_is_never_called() -> None:

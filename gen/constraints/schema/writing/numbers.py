@@ -89,10 +89,11 @@ def _held_by_floats(bound: Bound | None, towards: float) -> Bound | None:
     the float of a longer text may be that number."""
     if bound is None or not bound[0]:
         return bound
-    nearest = Fraction(repr(float(bound[0])))
-    if not bound[1] and (nearest >= bound[0] if towards > 0 else nearest <= bound[0]):
+    nearest = float(bound[0])
+    within = nearest >= bound[0] if towards > 0 else nearest <= bound[0]
+    if not bound[1] and (within or Fraction(repr(nearest)) == bound[0]):
         return bound
-    return Fraction(repr(nextafter(float(bound[0]), towards))), False
+    return Fraction(repr(nextafter(nearest, towards))), False
 
 
 def _minus(bound: Bound | None) -> Bound | None:
