@@ -12,7 +12,7 @@ lead to are further sets. There are bounds on states, on the members of all sets
 
 from array import array
 from bisect import insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from itertools import chain
 
 import numpy as np
@@ -23,7 +23,6 @@ from gen.constraints.automata.limits import MAX_STATES, Budget, Empty, TooLarge
 from gen.constraints.automata.nfa import Nfa
 
 _MEMBERS = 2_000_000  # of all sets of states together: some 100 MB; and so many edges of them
-_LARGE = 64  # states of an inserted automaton that is worth to be reached as a whole
 
 Edge = tuple[int, int, int]
 """Lowest and highest number, inclusive, and the state that it leads to."""
@@ -64,7 +63,6 @@ class _Sets:
             self.one[state] = next(iter(members)) if len(members) == 1 else self._number.setdefault(members, state)
         edges[:, 3] = self.one[edges[:, 3]]
         self.edges = edges[by_number(edges)]
-        self._blocks = nfa.blocks()
         self._begin = begins(self.edges[:, 0], self.count)
         self._leaving: dict[int, list[Edge]] = {}
         self._states = self.count
@@ -114,7 +112,6 @@ class _Sets:
         single[overlapping(edges)] = False
         begin = begins(edges[:, 0], self.count)
         first, targets, alone = begin.tolist(), edges[:, 3].tolist(), single.tolist()
-        blocks = _Blocks(self._blocks, edges, single, self.members)
         reached = bytearray(self.count)
         made = array("i")  # edges of sets
         order = [int(self.one[start])]
@@ -122,9 +119,6 @@ class _Sets:
         for state in order:
             if state < self.count and alone[state]:
                 leads = targets[first[state] : first[state + 1]]
-                for low, high, leaving in blocks.entered(state):
-                    reached[low:high] = b"\1" * (high - low)
-                    leads = leads + leaving
             else:
                 leads = []
                 for low, high, target in self._taken_apart(self.members.get(state, (state,)), len(order)):
@@ -136,7 +130,6 @@ class _Sets:
                     reached[target] = 1
                     order.append(target)
         live = np.array(reached, np.bool_)
-        live[blocks.unused] = False
         states, own = int(live.sum()), live[: self.count] & single
         self._look(int((1 + np.diff(begin))[own].sum()), states)
         number = np.cumsum(live, dtype=np.int32) - 1
@@ -207,45 +200,3 @@ class _Sets:
         self._size += members
         if self._size > _MEMBERS:
             raise TooLarge(f"more than {_MEMBERS} states in {self._states - self.count} sets of states")
-
-
-class _Blocks:
-    """The automata that were inserted and stay as they are: who enters one reaches all of its states.
-
-    Attributes:
-        unused: numbers of states without edges, within blocks.
-
-    Args:
-        blocks: as `Nfa.blocks` gives them.
-        edges, single: (n, 4), sorted, and which states stay as they are.
-        members: as in `_Sets`.
-    """
-
-    def __init__(self, blocks: Ints, edges: Ints, single: Bools, members: Mapping[int, frozenset[int]]) -> None:
-        taken_apart = np.append(0, np.cumsum(~single))
-        begin, first, end = blocks[(blocks[:, 2] - blocks[:, 1] >= _LARGE)].T
-        whole = taken_apart[first] == taken_apart[end]
-        begin, first, end = begin[whole], first[whole], end[whole]
-        block = np.full(len(single), -1, np.int32)
-        states = ranges(first.astype(np.int64), end.astype(np.int64))
-        block[states] = np.repeat(np.arange(len(first), dtype=np.int32), end - first)
-        reads = np.zeros(len(single), np.bool_)
-        reads[edges[:, 0]] = True
-        self.unused = states[~reads[states]]
-        source, target = block[edges[:, 0]], edges[:, 3]
-        leaves = (source >= 0) & (source != block[target])
-        self._leads, self._targets = adjacency(source[leaves], target[leaves], len(first))
-        self._bounds = list(zip(first.tolist(), end.tolist(), strict=True))
-        by_begin: dict[int, list[int]] = {}
-        for number, state in enumerate(begin.tolist()):
-            by_begin.setdefault(state, []).append(number)
-        self._entered_by = dict(by_begin)
-        for state, stands_for in members.items():
-            found = [number for one in stands_for if one in by_begin for number in by_begin[one]]
-            if found:
-                self._entered_by[state] = found
-
-    def entered(self, state: int) -> Iterator[tuple[int, int, list[int]]]:
-        """What a state enters: each block's first state, the one behind its last, and what the block leads to."""
-        for number in self._entered_by.get(state, ()):
-            yield *self._bounds[number], self._targets[self._leads[number] : self._leads[number + 1]]

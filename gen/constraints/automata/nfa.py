@@ -28,12 +28,11 @@ MOST_NODES = 3 * MAX_STATES
 
 
 class Mark(NamedTuple):
-    """How much an automaton has so far: its states, and the lengths of its three arrays."""
+    """How much an automaton has so far: its states, and the lengths of its two arrays."""
 
     states: int
     edges: int
     silent: int
-    blocks: int
 
 
 class Nfa:
@@ -47,7 +46,6 @@ class Nfa:
         self.states = 0
         self._edges = array("i")  # source, low, high, target of each
         self._silent = array("i")  # source, target of each
-        self._blocks = array("i")  # the begin, first and last state of each automaton that was inserted
         self._max_states = max_states
 
     def new(self, count: int) -> int:
@@ -110,7 +108,6 @@ class Nfa:
         place = np.arange(count, dtype=np.int32) + (first - 1)
         place[0] = begin
         end = self.new(1)
-        self._blocks.extend((begin, first, end))
         goes_on = np.zeros(count, np.bool_)
         goes_on[texts.edges[:, 0]] = True
         place[1:][texts.final[1:] & ~goes_on[1:]] = end
@@ -123,7 +120,7 @@ class Nfa:
 
     def mark(self) -> Mark:
         """How much the automaton has so far."""
-        return Mark(self.states, len(self._edges), len(self._silent), len(self._blocks))
+        return Mark(self.states, len(self._edges), len(self._silent))
 
     def copy(self, begin: Mark, end: Mark) -> int:
         """Copy what was added between two marks, whose edges lead to no earlier state; returns the states' shift."""
@@ -132,18 +129,10 @@ class Nfa:
         for numbers, first, last, moved in (
             (self._edges, begin.edges, end.edges, (1, 0, 0, 1)),
             (self._silent, begin.silent, end.silent, (1, 1)),
-            (self._blocks, begin.blocks, end.blocks, (1, 1, 1)),
         ):
             copied = np.array(numbers[first:last], np.int32).reshape(-1, len(moved))
             numbers.frombytes((copied + np.array(moved, np.int32) * np.int32(shift)).tobytes())
         return shift
-
-    def blocks(self) -> Ints:
-        """The begin, first and last state of each deterministic automaton that was inserted, (n, 3).
-
-        From its begin, all from the first to before the last can be reached, and at the last its texts end.
-        """
-        return np.array(self._blocks, np.int32).reshape(-1, 3)
 
     def rows(self) -> tuple[list[list[tuple[int, int, int]]], list[list[int]]]:
         """For each state, its edges, each low, high, target; and for each, the states it leads to without reading."""
