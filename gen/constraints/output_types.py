@@ -259,7 +259,7 @@ def json_schema(
     except (TypeError, ValueError, RecursionError) as error:
         raise ConstraintError(f"{show(schema)} is no JSON: {error}") from error
     if not isinstance(parsed, dict | bool) or not isinstance(schema, Mapping | bool | str):
-        raise _no_schema(schema)
+        raise ConstraintError(f"a JSON Schema must be a dict, or its text, got {show(schema)}")
     text = json.dumps(parsed, ensure_ascii=False)  # without escapes that the given text may have
     check_text("the schema", text)
     return JsonSchema(text, closed, whitespace)
@@ -362,10 +362,6 @@ def _text_of(option: Any) -> str:
         raise ConstraintError(f"the option {show(option)} cannot be written as JSON: {error}") from error
     check_text("an option", text)
     return text
-
-
-def _no_schema(given: object) -> ConstraintError:
-    return ConstraintError(f"a JSON Schema must be a dict, or its text, got {show(given)}")
 
 
 def _no_constant(name: str) -> Any:

@@ -179,12 +179,12 @@ def read_plainly(family: str, written: str) -> tuple[str, list[tuple[str, Any]]]
     return said.strip(), [(one["name"], one.get("arguments", one.get("parameters"))) for one in objects]
 
 
-def told_in_pieces(kind: gen.Constraint, made: gen.Completion, rng: random.Random) -> tuple[str, list[tuple[str, Any]]]:
-    """The joined deltas of a text that comes in pieces of any length."""
+def in_pieces(kind: gen.Constraint, written: str, rng: random.Random) -> tuple[str, list[tuple[str, Any]]]:
+    """The joined deltas of a text that comes in pieces of any length; a call's name comes first."""
     assert isinstance(kind.tree, Calls)
-    reader, said, left = CallPieces(kind.tree.heads), "", made.text
+    reader, said, left = CallPieces(kind.tree.heads), "", written
     calls: list[tuple[str, str]] = []
-    while left or not said:
+    while True:
         length = rng.choice([1, 2, 5, 30])
         text, deltas = reader.push(left[:length], last=length >= len(left))
         assert not (text and calls), "text behind a call"
@@ -194,8 +194,7 @@ def told_in_pieces(kind: gen.Constraint, made: gen.Completion, rng: random.Rando
             name, before = (delta.name, "") if delta.name is not None else calls.pop(delta.number)
             calls.append((name, before + delta.arguments))
         if not left:
-            break
-    return said, [(name, json.loads(arguments)) for name, arguments in calls]
+            return said, [(name, json.loads(arguments)) for name, arguments in calls]
 
 
 @pytest.mark.parametrize("choice", ["auto", "required", "none", "move"])
@@ -213,7 +212,7 @@ def test_calls_are_read_back_by_others(family: tuple[str, Any], choice: str) -> 
         calls = as_json([*value.calls])
         assert (value.text, calls) == read_plainly(name, written) == read_by_transformers(name, written), written
         assert kind.read(written) == value
-        assert told_in_pieces(kind, one, random.Random(seed)) == (value.text, calls)
+        assert in_pieces(kind, one.text, random.Random(seed)) == (value.text, calls)
         found |= {called for called, _ in calls} or {""}
         assert len(calls) <= 1 or name not in ("llama3", "gpt-oss")
         assert all(isinstance(one.arguments, Book) == (one.name == "Book") for one in value.calls)
@@ -239,7 +238,7 @@ def test_an_answer_may_have_a_type(family: tuple[str, Any]) -> None:
     limit = max(kind.least_tokens, 90)
     for seed, made in enumerate(answers(model, kind, limit, [*range(16)], sampler=sampler)):
         value: gen.ToolCalls = made.value
-        said, calls = told_in_pieces(kind, made, random.Random(seed))
+        said, calls = in_pieces(kind, made.text, random.Random(seed))
         assert value.text == "" and bool(value.calls) == (value.answer is None)
         if value.calls:
             assert (said, calls) == ("", as_json([*value.calls])) == read_plainly(name, all_of(model, made))

@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 import gen
-from gen.constraints.composing.trees import Calls
 from gen.samplers import multinomial
 from gen.server import app
 from gen.tokens.tokenizers import Tokenizer
-from gen.tools.call_pieces import CallPieces
 from gen.tools.forms import form_of
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer, tiny_model
 from tests.server.client import Client
+from tests.tools.test_forms import in_pieces
 
 Read = tuple[str, list[tuple[str, Any]]]
 _BAR, _LINE = "\uff5c", "\u2581"
@@ -239,23 +238,6 @@ def read_plainly(form: str, written: str) -> Read:
 
 def as_json(value: gen.ToolCalls) -> Read:
     return value.text, [(one.name, one.arguments) for one in value.calls]
-
-
-def in_pieces(kind: gen.Constraint, written: str, rng: random.Random) -> Read:
-    """The joined deltas of a text that comes in pieces of any length; a call's name comes first."""
-    assert isinstance(kind.tree, Calls)
-    reader, said, left = CallPieces(kind.tree.heads), "", written
-    calls: list[tuple[str, str]] = []
-    while True:
-        length = rng.choice([1, 2, 5, 30])
-        text, deltas = reader.push(left[:length], last=length >= len(left))
-        said, left = said + text, left[length:]
-        for delta in deltas:
-            assert (delta.name is not None) == (delta.number == len(calls))
-            name, before = (delta.name, "") if delta.name is not None else calls.pop(delta.number)
-            calls.append((name, before + delta.arguments))
-        if not left:
-            return said, [(name, json.loads(arguments)) for name, arguments in calls]
 
 
 def whole(model: Any, made: gen.Completion) -> str:

@@ -113,7 +113,7 @@ def _single_bytes() -> Vocabulary:
     return Vocabulary([*(bytes([byte]) for byte in range(256)), b""])
 
 
-_OPEN, _TUPLE, _LIST = -1, -2, -3  # notes of a way, beside pieces and the numbers of branches
+_OPEN, _TUPLE, _LIST, _SEPARATED = -1, -2, -3, -4  # notes of a way, beside pieces and the numbers of branches
 _Way = tuple[int, Any, Any]  # a place, what is to come there, and notes so far, both as linked pairs
 
 
@@ -122,12 +122,6 @@ class _Turn(NamedTuple):
 
     tree: Repeat
     times: int
-
-
-class _Skipped(NamedTuple):
-    """A separator, which is no piece."""
-
-    word: Word
 
 
 class Splitter:
@@ -170,25 +164,25 @@ class Splitter:
         if not isinstance(item, _Turn):
             return self._read(item, place, then, notes, data, seen)
         again, count = item
-        ways: list[_Way] = [(place, (_LIST, then), notes)] if count >= again.least else []
+        end = _SEPARATED if again.separator else _LIST
+        ways: list[_Way] = [(place, (end, then), notes)] if count >= again.least else []
         if again.most is None or count < again.most:
             highest = max(again.least, 1) if again.most is None else again.most
             further = (again.part, (_Turn(again, min(count + 1, highest)), then))
-            skips = count and again.separator
-            ways.append((place, (_Skipped(Word(again.separator)), further) if skips else further, notes))
+            separated = count and again.separator
+            ways.append((place, (Word(again.separator), further) if separated else further, notes))
         return ways
 
     def _read(self, item: Any, place: int, then: Any, notes: Any, data: bytes, seen: set[Any]) -> list[_Way]:
         """The ways on after a piece, the longest one last."""
-        skipped = isinstance(item, _Skipped)
-        reader = self._readers[(item.word if skipped else item).key]
+        reader = self._readers[item.key]
         ways: list[_Way] = []
         state: Any = reader.start(place)
         end = place
         while state is not None and (item, state, end, then) not in seen:
             seen.add((item, state, end, then))
             if reader.whole(state):
-                ways.append((end, then, notes if skipped else (notes, (place, end))))
+                ways.append((end, then, (notes, (place, end))))
             if end == len(data):
                 break
             state, end = reader.after(state, data[end]), end + 1
@@ -207,8 +201,8 @@ def _pieces(data: bytes, notes: Any) -> Any:
             stack[-1].append(data[slice(*note)])
         elif note == _OPEN:
             stack.append([])
-        elif note in (_TUPLE, _LIST):
-            made = stack.pop()
+        elif note < 0:
+            made = stack.pop()[:: 2 if note == _SEPARATED else 1]
             stack[-1].append(tuple(made) if note == _TUPLE else made)
         else:
             stack[-1][-1] = (note, stack[-1][-1])
