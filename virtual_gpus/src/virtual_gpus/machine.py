@@ -3,12 +3,15 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.backend_registration import rename_privateuse1_backend
 
 from virtual_gpus import DeviceError
+
+if TYPE_CHECKING:
+    from virtual_gpus.cuda.cuda_graphs import VirtualGraph
 
 MAX_GPUS = 64
 CPU = -1  # the place of a tensor on no virtual GPU; a GPU's place is its index
@@ -18,16 +21,6 @@ BACKENDS = {"cuda": "CUDA", "xpu": "XPU", "mps": "MPS", "hpu": "HPU", "npu": "Pr
 DEVICES = [torch.device("cuda", index) for index in range(MAX_GPUS)]  # those of the newest block
 
 issued = [0] * (MAX_GPUS + 1)  # how many kernels and copies each GPU was given; the last number is the CPU's
-
-
-class Captured(Protocol):
-    """A graph that is being captured.
-
-    Attributes:
-        broken: whether CUDA has refused something in it.
-    """
-
-    broken: bool
 
 
 @dataclass(kw_only=True)
@@ -60,12 +53,12 @@ class Machine:
         self.local.current = index
 
     @property
-    def captured(self) -> "Captured | None":
+    def captured(self) -> "VirtualGraph | None":
         """The graph that the calling thread captures now."""
         return getattr(self.local, "captured", None)
 
     @captured.setter
-    def captured(self, graph: "Captured | None") -> None:
+    def captured(self, graph: "VirtualGraph | None") -> None:
         self.local.captured = graph
 
     def refuse_capture(self, what: str) -> None:

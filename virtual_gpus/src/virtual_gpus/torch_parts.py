@@ -65,7 +65,6 @@ PARTS = (
     "torch._library.custom_ops:OPDEFS",
     "torch._ops:HigherOrderOperator",
     "torch._ops:OpOverload.__call__",
-    "torch._ops:OpOverload.decompose",
     "torch._ops:OpOverloadPacket.__call__",
     "torch._subclasses:FakeTensor",
     "torch._utils:_rebuild_parameter",
@@ -80,6 +79,7 @@ PARTS = (
     "torch.utils._python_dispatch:TorchDispatchMode",
     "torch.utils._pytree:tree_leaves",
     "torch.utils._pytree:tree_map",
+    "torch.utils._pytree:tree_map_only",
 )
 
 # Parts that are slow to import, or belong to objects that do not exist yet: checked where they are needed.

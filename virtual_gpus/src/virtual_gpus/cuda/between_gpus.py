@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from virtual_gpus import DeviceMismatchError
 from virtual_gpus.calls.tensor_to import to
@@ -179,6 +180,4 @@ def _on_its_gpu(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _on_the_cpu(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return not value.is_cuda
-    return isinstance(value, Sequence) and not isinstance(value, str) and any(map(_on_the_cpu, value))
+    return any(isinstance(leaf, Tensor) and not leaf.is_cuda for leaf in tree_leaves(value))

@@ -8,7 +8,7 @@ Source: CUDAGraph::capture_end of torch 2.11, which raises before it notifies th
 memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from virtual_gpus.call_sites import CallSite
 from virtual_gpus.calls.storages import on_host
@@ -196,7 +197,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rule, own = rule_of(func), kwargs.get("generator")
         if own is not None and is_virtual_generator(own) and identity(own) not in self._generators:
             raise RuntimeError("Attempt to increase offset for a CUDA generator not in capture mode.")
-        given = list(_tensors([args, kwargs]))
+        given = _tensors([args, kwargs])
         with_gpu = any(type(tensor) is VirtualTensor for tensor in given)
         for name, _, tensor in rule.tensors(args, kwargs) if with_gpu else ():
             if name in rule.written:
@@ -204,7 +205,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if storage.data_ptr() not in self._before:
                     self._before[storage.data_ptr()] = storage, on_host(storage)
         made = func(*args, **kwargs)
-        found = list(_tensors(made))
+        found = _tensors(made)
         if with_gpu or any(type(tensor) is VirtualTensor for tensor in found):  # a graph holds no work of the host
             old = {_storage(tensor) for tensor in given}
             new = [None if _storage(tensor) in old else plain(tensor) for tensor in found]
@@ -221,11 +222,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _memory(value: Any) -> Any:
     """A call's arguments, with tensors that keep the memory of now even if `.data =` gives others later."""
-    if type(value) is VirtualTensor:
-        return on_gpu(plain(value).detach(), value._gpu)
-    if type(value) is dict:
-        return {name: _memory(item) for name, item in value.items()}
-    return type(value)(map(_memory, value)) if type(value) in (list, tuple) else value
+    return tree_map_only(VirtualTensor, lambda tensor: on_gpu(plain(tensor).detach(), tensor._gpu), value)
 
 
 def _write(made: Sequence[Tensor | None], again: object) -> None:
@@ -240,11 +237,5 @@ def _storage(tensor: Tensor) -> int:
     return plain(tensor).untyped_storage().data_ptr()
 
 
-def _tensors(value: object) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors([*value.values()])
+def _tensors(value: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
