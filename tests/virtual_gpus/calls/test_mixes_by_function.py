@@ -60,6 +60,12 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
         "two devices, cuda:0 and cpu",
         lambda: torch.nn.functional.cosine_similarity(numbers(), torch.ones((), device="cpu")),
     ),
+    "a function of the user's": (
+        "two devices, cuda:0 and cpu",
+        lambda: torch.nn.functional.triplet_margin_with_distance_loss(
+            *[numbers()] * 3, distance_function=lambda a, b: ((a - b) * numbers("cpu", 3)).sum(-1)
+        ),
+    ),
 }
 INTO: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "tensordot": lambda a, out: torch.tensordot(a, a, 1, out=out),

@@ -81,6 +81,13 @@ def test_a_half_precision_layer_takes_single_precision() -> None:
         assert layer(torch.ones(2, 2, device="cuda")).dtype == BFLOAT
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_networks_give_the_precision_of_cudnn(kind: Any) -> None:
+    with virtual_gpus(1), torch.autocast("cuda", dtype=BFLOAT):
+        out, states = kind(2, 2, device="cuda")(torch.ones(3, 1, 2, device="cuda"))
+        assert {one.dtype for one in (out, *states)} == {BFLOAT}
+
+
 def test_what_autocast_refuses_is_refused() -> None:
     with virtual_gpus(1), torch.autocast("cuda"), pytest.raises(RuntimeError, match="unsafe to autocast"):
         half = torch.full((2,), 0.5, device="cuda")

@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -155,6 +155,8 @@ def read_call(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
                 return CPU, ()
         elif isinstance(value, list | tuple):
             pending.extend(value)
+        elif isinstance(value, FunctionType):  # of the user's, whose tensors are no one else's
+            return CPU, ()
     return home, tuple(scalars)
 
 

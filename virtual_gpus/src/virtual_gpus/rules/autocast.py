@@ -48,6 +48,9 @@ WIDEST = (
     "scatter_add",
 )  # fmt: skip
 
+# cuDNN's networks, which are compositions here. Source: aten/src/ATen/cudnn/AutocastRNN.cpp.
+RECURRENT = tuple(f"{name}.{form}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data"))
+
 _key = DispatchKey.AutocastIPU  # type: ignore[attr-defined]
 _library: list[Any] = []
 
@@ -73,7 +76,7 @@ def _register() -> None:
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     _library.extend((library, others))
     for names, policy in (
-        (LOWER, _lower),
+        (LOWER + RECURRENT, _lower),
         (FLOAT32, _float32),
         (FLOAT32_RESULT, _float32_result),
         (FLOAT32_NORM, _float32_norm),
