@@ -34,6 +34,7 @@ SPECIAL: dict[object, Special] = {}  # replacements for some functions of torch,
 Kernel = Callable[[OpRule, Sequence[Any], Mapping[str, Any]], Any]
 BY_NAME: dict[str, Kernel] = {}  # replacements for some operators, see the end of this file
 BY_KIND: dict[Kind, Kernel] = {}
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -67,7 +68,7 @@ def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     rule = rule_of(func)
     if rule.kind is not Kind.KERNEL:
         if rule.kind is Kind.COMPOSITE:
-            return func.decompose(*args, **kwargs)
+            return func._op_dk(_COMPOSITE, *args, **kwargs)  # not torch's formulas in Python, which differ
         return BY_KIND[rule.kind](rule, args, kwargs)
     return BY_NAME.get(rule.name, run_kernel)(rule, args, kwargs)
 
@@ -114,7 +115,7 @@ def run_kernel(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         races.run_by_gpu(rule, args, kwargs, home, waits)
     if rule.launches:
         issued[home] += 1
-    if rule.seeded:
+    if rule.seeded and rule.named(args, kwargs).get("dropout_p", "attention" not in rule.name):
         return _drawn(rule, args, kwargs, home)
     with directly(), on_the_cpu():
         out = rule.run(*args, **kwargs)
@@ -253,7 +254,8 @@ def _copy_(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return target
     place = home if current_call.owns(target, home) else place_of(target)
     if not current_call.owns(source, home):
-        report_transfer(source, place, non_blocking, target.is_pinned())
+        is_pinned = races.pinned(source, target)
+        report_transfer(source, place, non_blocking, is_pinned)
         if races.state.on:
             races.copied(source, target, non_blocking)
     with on_the_cpu():

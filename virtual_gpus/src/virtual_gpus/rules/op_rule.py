@@ -73,7 +73,7 @@ class OpRule:
         host_results: the positions of results that are on the CPU.
         view: whether the result shares memory with an argument.
         launches: whether it gives the device something to do.
-        seeded: whether it draws random numbers.
+        seeded: whether it draws random numbers; attention does only if it drops out.
         generator: whether it takes a generator.
         sync: tells from its arguments whether the host waits; None if it never does.
         check: raises for arguments that CUDA has no kernel for; None if there are none.
@@ -119,11 +119,11 @@ class OpRule:
 
 _rules: dict[int, OpRule] = {}  # by the identity of an operator, which its rule keeps: its own hash takes longer
 
-# Compositions that may be run in one piece: all their tensors must be on one device, and the host never waits.
+# Compositions that may be run in one piece: all their tensors must be on one device, the host never waits, and either
+# every call gives a view, or none does.
 _IN_ONE_PIECE = {
-    "linear", "matmul", "reshape", "contiguous", "to.dtype", "dropout", "softmax.int", "log_softmax.int",
-    "scaled_dot_product_attention", "layer_norm", "rms_norm", "flatten.using_ints", "chunk", "narrow",
-    "unflatten.int", "movedim.int", "square", "max_pool2d", "conv1d", "conv2d",
+    "linear", "matmul", "softmax.int", "log_softmax.int", "scaled_dot_product_attention", "layer_norm", "rms_norm",
+    "chunk", "narrow", "unflatten.int", "movedim.int", "square", "max_pool2d", "conv1d", "conv2d",
 }  # fmt: skip
 
 # Operators that use a TensorIterator, or call one that does, with a rule of their own for scalars. Some kernels on CUDA
@@ -204,7 +204,7 @@ def _read(func: OpOverload) -> OpRule:
         host_results=frozenset(_HOST_RESULTS.get(base, ())),
         view=view,
         launches=not view and "empty" not in base and base != "_local_scalar_dense",
-        seeded=torch.Tag.nondeterministic_seeded in func.tags and "attention" not in base,  # unless it drops out
+        seeded=torch.Tag.nondeterministic_seeded in func.tags,
         generator="generator" in arguments,
         sync=sync_test(name),
         check=check_of(name),
