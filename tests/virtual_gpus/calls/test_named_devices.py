@@ -4,6 +4,8 @@ The oracle is torch's rule: a device that is named counts; without one a new ten
 tensor stays. A bare "cuda" or an index of a thread's current device is read at the call.
 """
 
+import copy
+import pickle
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -352,6 +354,31 @@ def test_numbers_drawn_on_a_gpu_are_those_of_its_seed_and_the_cpus_generator_sta
         torch.cuda.manual_seed(7)
         assert torch.equal(PLAIN[name](device="cuda:0"), first) and first.shape == values.shape
         assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_layers_that_drop_out_draw_from_their_gpu_in_every_mode(mode: Any) -> None:
+    torch.manual_seed(0)
+    ones = torch.ones(3, 2, 4, device="cuda:0")
+    layers = [torch.nn.LSTM(4, 4, 2, dropout=0.5), torch.nn.TransformerEncoderLayer(4, 1, 8, 0.5)]
+    for layer in [*(layer.to("cuda:0") for layer in layers), torch.nn.Dropout()]:
+        with mode():
+            state, drawn = torch.get_rng_state(), []
+            for seed in (1, 1, 2):
+                torch.cuda.manual_seed(seed)
+                out = layer(ones)
+                drawn.append(out[0] if isinstance(out, tuple) else out)
+        assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+        assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_copies_of_a_generator_draw_what_it_would_draw() -> None:
+    own = torch.Generator("cuda:1").manual_seed(3)
+    twins = [own.clone_state(), copy.deepcopy(own), pickle.loads(pickle.dumps(own))]
+    drawn = [torch.rand(3, device="cuda:1", generator=one) for one in (own, *twins)]
+    assert all(torch.equal(drawn[0], one) for one in drawn[1:])
+    torch.cuda.random.manual_seed_all(5)
+    assert torch.cuda.random.initial_seed() == 5
 
 
 EXPORTED = {name: torch.export.export(Program(call), (torch.ones(2, 3),)).module() for name, (call, _) in BAKED.items()}

@@ -170,6 +170,15 @@ def test_a_scalar_parameter_on_the_cpu_keeps_its_gradient_there() -> None:
         assert scale.grad.item() == 3
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpointed_layer_draws_the_same_numbers_again(reentrant: bool) -> None:
+    with virtual_gpus(2):
+        numbers = torch.ones(64, device="cuda:1", requires_grad=True)
+        out = checkpoint(lambda x: nn.functional.dropout(x * 3), numbers, use_reentrant=reentrant)
+        out.sum().backward()
+        assert numbers.grad is not None and torch.equal(numbers.grad, out.detach())
+
+
 def test_checkpointed_layers_and_second_derivatives_work() -> None:
     with virtual_gpus(2):
         layer = nn.Linear(3, 3).to("cuda:1")

@@ -225,6 +225,17 @@ def test_draws_of_unknown_generators_and_pinned_memory_are_refused_in_a_virtual_
         assert numbers.tolist() == [1.0, 1.0]
 
 
+def test_a_graph_holds_copies_to_other_devices() -> None:
+    with virtual_gpus(2):
+        host, numbers = torch.ones(2).pin_memory(), torch.ones(2, device="cuda")
+        made: list[Tensor] = []
+        graph = captured(lambda: made.extend((host.to("cuda", non_blocking=True) * 2, numbers.to("cuda:1") * 3)))
+        host.fill_(5)
+        numbers.fill_(7)
+        graph.replay()
+        assert [one.tolist() for one in made] == [[10.0, 10.0], [21.0, 21.0]]
+
+
 def test_a_graph_holds_no_work_of_the_host() -> None:
     with virtual_gpus(1):
         of_host, numbers = torch.zeros(2), torch.zeros(2, device="cuda")

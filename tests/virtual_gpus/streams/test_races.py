@@ -1,12 +1,16 @@
 """`check_streams=True`: races between streams, with the host, and over memory that is given back too early."""
 
+import copy
 import gc
+import pickle
 import re
 from collections.abc import Iterator
+from operator import methodcaller
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from virtual_gpus import StreamRaceError, virtual_gpus
 
@@ -27,6 +31,16 @@ def test_a_read_on_another_stream_is_a_race_that_names_both_lines(side: Any) -> 
     first = test_a_read_on_another_stream_is_a_race_that_names_both_lines.__code__.co_firstlineno
     assert [int(line) - first for line in lines] == [4, 2]
     assert "cuda:0's default stream" in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_copy_that_may_have_been_a_view_reads(mode: Any, side: Any) -> None:
+    numbers = torch.zeros(4, 4, device="cuda")
+    with mode(), torch.cuda.stream(side):
+        for read in (Tensor.half, lambda x: x.t().contiguous(), lambda x: x.t().flatten(), lambda x: x.t().reshape(-1)):
+            with pytest.raises(StreamRaceError):
+                read(numbers)
+        assert numbers.contiguous() is numbers.float() is numbers
 
 
 def test_a_write_after_a_read_is_a_race_and_two_reads_are_none(side: Any) -> None:
@@ -106,9 +120,10 @@ def test_a_pinned_buffer_is_not_read_before_its_copy_is_over() -> None:
         slots[0].copy_(numbers, non_blocking=True)
         event = torch.cuda.current_stream().record_event()
         slots[1].copy_(numbers, non_blocking=True)
-        for read in (lambda: slots[0].tolist(), lambda: slots[0].numpy(), lambda: slots[0] + 1):
+        methods: list[Any] = [methodcaller(name) for name in ("tolist", "numpy", "clone")]
+        for read in (*methods, repr, pickle.dumps, copy.deepcopy):
             with pytest.raises(StreamRaceError):
-                read()
+                read(slots[0])
         event.synchronize()
         assert slots[0].tolist() == [1, 1, 1, 1]
         with pytest.raises(StreamRaceError):

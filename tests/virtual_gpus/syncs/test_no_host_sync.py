@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -129,9 +130,12 @@ def test_waiting_for_the_newest_event_counts_and_for_a_late_one_is_free() -> Non
             torch.zeros(3, device="cuda:0").add_(1)  # another device's work
             event.synchronize()
             assert report.count == 1
-            scores.add_(1)
+            with torch.inference_mode():
+                scores.half()
             event.synchronize()
-    assert report.count == 1
+        assert report.count == 1
+        with pytest.raises(RuntimeError, match="Event device 1 does not match recording stream's device 0"):
+            event.record(torch.cuda.current_stream("cuda:0"))
 
 
 @pytest.mark.parametrize(
@@ -154,6 +158,32 @@ def test_a_copy_into_pageable_memory_waits_even_if_it_should_not_block() -> None
             assert report.count == 0
             target.copy_(source, non_blocking=True)
         assert report.count == 1
+
+
+COPIES: dict[str, tuple[int, Callable[[Tensor, Tensor], Tensor]]] = {
+    "rows": (0, lambda host, gpu: host[:200].to("cuda", non_blocking=True)),
+    "transposed": (0, lambda host, gpu: host.t().to("cuda", non_blocking=True)),
+    "half": (0, lambda host, gpu: host.to("cuda", torch.half, non_blocking=True)),
+    "columns": (1, lambda host, gpu: host[:, :200].to("cuda", non_blocking=True)),
+    "transposed half": (1, lambda host, gpu: host.t().to("cuda", torch.half, non_blocking=True)),
+    "stretched": (1, lambda host, gpu: host[:1].expand(300, 300).to("cuda", non_blocking=True)),
+    "into all": (0, lambda host, gpu: host.copy_(gpu.half().t(), non_blocking=True)),
+    "into columns": (1, lambda host, gpu: host[:, :200].copy_(gpu[:, :200], non_blocking=True)),
+    "to the host": (0, lambda host, gpu: gpu[:, :200].to("cpu", non_blocking=True)),
+    "made half in inference": (1, lambda host, gpu: host.half().to("cuda", non_blocking=True)),
+    "put in order in inference": (1, lambda host, gpu: host.t().contiguous().to("cuda", non_blocking=True)),
+}
+
+
+@pytest.mark.parametrize("case", COPIES)
+def test_a_part_of_pinned_memory_that_is_copied_before_it_is_sent_is_pageable(case: str) -> None:
+    """Source: copy_requires_temporaries in aten/src/ATen/native/cuda/Copy.cu."""
+    waits, run = COPIES[case]
+    with virtual_gpus(1), torch.inference_mode("inference" in case):
+        host, gpu = torch.zeros(300, 300).pin_memory(), torch.zeros(300, 300, device="cuda")
+        with no_host_sync(count=True) as report:
+            run(host, gpu)
+    assert report.count == waits
 
 
 @pytest.fixture

@@ -112,6 +112,13 @@ def test_a_bare_cuda_is_the_current_device_of_the_thread() -> None:
         assert torch.cuda.current_device() == 1
 
 
+def test_a_block_for_no_device_keeps_what_is_set_in_it() -> None:
+    with virtual_gpus(2):
+        with torch.cuda.device(None):
+            torch.cuda.set_device(1)
+        assert torch.cuda.current_device() == 1
+
+
 def test_a_thread_that_was_there_before_has_the_devices_too() -> None:
     with ThreadPoolExecutor(1) as pool:
         pool.submit(threading.get_ident).result()
@@ -233,8 +240,10 @@ def test_out_is_resized_and_filled() -> None:
 def test_deepcopy_keeps_devices_and_parameters() -> None:
     with virtual_gpus(2):
         layer = nn.BatchNorm1d(3).to("cuda:1")
+        layer.weight.note = 1  # type: ignore[attr-defined]
         twin = copy.deepcopy(layer)
         assert isinstance(twin.weight, nn.Parameter)
+        assert not hasattr(twin.weight, "note") and twin.weight.is_shared()  # type: ignore[no-untyped-call]
         assert twin.running_mean is not None
         assert twin.weight.device == twin.running_mean.device == torch.device("cuda:1")
         with torch.no_grad():

@@ -81,6 +81,9 @@ class VirtualTensor(Tensor):
     def is_pinned(self, device: object = None) -> bool:
         return False
 
+    def is_shared(self) -> bool:
+        return True
+
     def record_stream(self, stream: Any) -> None:
         """No memory is freed too early here, but the check of races is told."""
         history = races.history_of(self) if races.state.on else None
@@ -167,6 +170,7 @@ class PinnedTensor(Tensor):
         return plain(self).tolist()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        races.read_by_host(self)
         return repr(plain(self))
 
 

@@ -12,6 +12,7 @@ from torch.nn import Parameter
 
 from virtual_gpus import DeviceError
 from virtual_gpus.calls.storages import marked, on_host, set_, storage_place
+from virtual_gpus.cuda import races
 from virtual_gpus.machine import CPU, DEVICES, active_machine, device_type
 from virtual_gpus.plain_tensors import as_plain, directly, plain
 from virtual_gpus.syncs import report_sync
@@ -65,7 +66,8 @@ def deepcopy_of(tensor: VirtualTensor, memo: dict[int, Any]) -> Any:
         made = on_gpu(copied, tensor._gpu).requires_grad_(tensor.requires_grad)
         if tensor.grad is not None:
             made.grad = deepcopy(tensor.grad, memo)
-    vars(made).update(deepcopy(_own_attributes(tensor), memo))
+    if not isinstance(tensor, Parameter):  # whose copy has no attributes in torch either
+        vars(made).update(deepcopy(_own_attributes(tensor), memo))
     memo[id(tensor)] = made
     return made
 
@@ -81,6 +83,7 @@ def _copy_of(storage: torch.UntypedStorage, memo: dict[int, Any]) -> torch.Untyp
 
 def _reduce_pinned(tensor: PinnedTensor, protocol: Any) -> Any:
     """Pickle a pinned tensor as an ordinary CPU tensor, which it is when it is read."""
+    races.read_by_host(tensor)
     if isinstance(tensor, Parameter):
         return torch._utils._rebuild_parameter, (tensor.data, tensor.requires_grad, OrderedDict())
     shown = plain(tensor.detach()).requires_grad_(tensor.requires_grad)
@@ -94,6 +97,7 @@ def _copy_pinned(tensor: PinnedTensor) -> Any:
 
 def _deepcopy_pinned(tensor: PinnedTensor, memo: dict[int, Any]) -> Any:
     """`copy.deepcopy`: an ordinary CPU tensor."""
+    races.read_by_host(tensor)
     _check_leaf(tensor)
     made: Any = deepcopy(plain(tensor.detach()), memo).requires_grad_(tensor.requires_grad)
     if isinstance(tensor, Parameter):

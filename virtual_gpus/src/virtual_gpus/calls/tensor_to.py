@@ -15,7 +15,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, Unin
 from virtual_gpus import DeviceError, faults
 from virtual_gpus.cuda import races
 from virtual_gpus.cuda.races import report_transfer
-from virtual_gpus.machine import CPU, DEVICES, device_type, machine
+from virtual_gpus.machine import CPU, DEVICES, active_machine, device_type, machine
 from virtual_gpus.plain_tensors import as_plain, directly, is_foreign, plain, remember, wrapped
 from virtual_gpus.rules.same_device import place_of
 from virtual_gpus.virtual_tensor import PinnedTensor, VirtualTensor, on_gpu, pinned
@@ -124,13 +124,19 @@ def _move(tensor: Tensor, target: int, wanted: Transfer) -> Tensor:
     if faults.active and faults.leaves_placeholder(source, target):
         return torch.empty_like(plain(tensor), dtype=wanted.dtype or tensor.dtype, device="meta")
     into_pinned = wanted.non_blocking and target == CPU
-    report_transfer(tensor, target, wanted.non_blocking, into_pinned)
+    active, dtype = active_machine(), wanted.dtype or tensor.dtype
+    if active is not None and active.captured is not None:  # a graph keeps operators
+        device = "cpu" if target == CPU else DEVICES[target]
+        made = torch.empty_like(tensor, dtype=dtype, device=device, pin_memory=into_pinned)
+        return made.copy_(tensor, wanted.non_blocking)
     with as_plain():
-        copied = _to(tensor, dtype=wanted.dtype or tensor.dtype, copy=True, memory_format=wanted.memory_format)
+        copied = _to(tensor, dtype=dtype, copy=True, memory_format=wanted.memory_format)
         copied = copied if type(copied) is Tensor else copied.as_subclass(Tensor)
-        if faults.active:
-            faults.arrive(copied, source, target)
-    moved = on_gpu(copied, target) if target != CPU else pinned(copied) if into_pinned else copied
+    copied = pinned(copied) if into_pinned else copied
+    report_transfer(tensor, target, wanted.non_blocking, races.pinned(tensor, copied))
+    if faults.active:
+        faults.arrive(copied, source, target)
+    moved = on_gpu(copied, target) if target != CPU else copied
     if moved is copied:
         remember(copied)
     if races.state.on:

@@ -76,7 +76,8 @@ class DeviceGuard:
             machine().current = self.idx
 
     def __exit__(self, *exception: object) -> None:
-        machine().current = self.prev_idx
+        if self.idx >= 0:
+            machine().current = self.prev_idx
 
 
 class TensorDeviceGuard(DeviceGuard):
@@ -92,10 +93,10 @@ def set_device(device: Any) -> None:
 
 
 def exchange_device(device: int) -> int:
-    """Change the current device; returns the one before. A negative number changes nothing."""
-    before = machine().current
-    if device >= 0:
-        machine().current = gpu_index(device)
+    """Change the current device; returns the one before. A negative number changes nothing, and gives -1."""
+    if device < 0:
+        return -1
+    before, machine().current = machine().current, gpu_index(device)
     return before
 
 
@@ -109,25 +110,6 @@ def synchronize(device: Any = None) -> None:
 def get_device_properties(device: Any = None) -> DeviceProperties:
     index = gpu_index(device)
     return DeviceProperties(total_memory=machine().memory, pci_bus_id=index, uuid=UUID(int=index))
-
-
-_DEVICES: dict[str, Callable[..., Any]] = {
-    "is_available": lambda: True,
-    "is_initialized": lambda: True,
-    "init": lambda: None,
-    "_lazy_init": lambda: None,
-    "device_count": lambda: machine().gpus,
-    "current_device": lambda: machine().current,
-    "set_device": set_device,
-    "device": DeviceGuard,
-    "device_of": TensorDeviceGuard,
-    "synchronize": synchronize,
-    "get_device_name": lambda device=None: get_device_properties(device).name,
-    "get_device_capability": lambda device=None: (get_device_properties(device).major, 0),
-    "get_device_properties": get_device_properties,
-    "_exchange_device": exchange_device,
-    "_maybe_exchange_device": exchange_device,
-}
 
 
 class CudaError(IntEnum):
@@ -171,6 +153,10 @@ class CudaRuntime:
         return CudaError.success
 
 
+def nothing(*args: object, **kwargs: object) -> None:
+    """Stands for a function that has no effect here."""
+
+
 class Ranges:
     """torch.cuda.nvtx's C++ part: it counts only the depth of ranges."""
 
@@ -188,25 +174,26 @@ class Ranges:
     def rangeStartA(self, message: str) -> int:
         return 0
 
-    def rangeEnd(self, range_id: int) -> None:
-        """A range has no other effect."""
-
-    def markA(self, message: str) -> None:
-        """A mark has no effect."""
-
-    def deviceRangeStart(self, *args: object) -> None:
-        """A range of a device has no effect."""
-
-    def deviceRangeEnd(self, *args: object) -> None:
-        """The end of a device's range has no effect."""
+    rangeEnd = markA = deviceRangeStart = deviceRangeEnd = staticmethod(nothing)
 
 
-def nothing(*args: object, **kwargs: object) -> None:
-    """Stands for a function that has no effect here."""
-
-
-_CUDA: dict[str, Callable[..., Any]] = {
-    **_DEVICES,
+_CUDA: dict[str, Any] = {
+    "is_available": lambda: True,
+    "is_initialized": lambda: True,
+    "_initialized": True,  # asked by torch.utils.checkpoint, which else keeps no random states
+    "init": lambda: None,
+    "_lazy_init": lambda: None,
+    "device_count": lambda: machine().gpus,
+    "current_device": lambda: machine().current,
+    "set_device": set_device,
+    "device": DeviceGuard,
+    "device_of": TensorDeviceGuard,
+    "synchronize": synchronize,
+    "get_device_name": lambda device=None: get_device_properties(device).name,
+    "get_device_capability": lambda device=None: (get_device_properties(device).major, 0),
+    "get_device_properties": get_device_properties,
+    "_exchange_device": exchange_device,
+    "_maybe_exchange_device": exchange_device,
     **generators.FUNCTIONS,
     "get_arch_list": lambda: ["sm_80"],
     "can_device_access_peer": lambda device, peer: True,
@@ -238,25 +225,18 @@ _NOT_IN_CUDA: dict[str, Callable[..., Any]] = {
     "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
 }
 
+_SHARED = (  # by torch.cuda and torch.accelerator
+    "is_available", "device_count", "current_stream", "set_stream", "synchronize", "empty_cache", "memory_allocated",
+    "memory_reserved", "memory_stats", "max_memory_allocated", "max_memory_reserved", "reset_peak_memory_stats",
+    "reset_accumulated_memory_stats",
+)  # fmt: skip
 _ACCELERATOR: dict[str, Callable[..., Any]] = {
-    "is_available": lambda: True,
-    "device_count": lambda: machine().gpus,
+    **{name: (_CUDA | memory.FUNCTIONS)[name] for name in _SHARED},
     "current_accelerator": lambda check_available=False: torch.device(device_type()),
-    "current_device_index": lambda: machine().current,
-    "current_device_idx": lambda: machine().current,
+    **dict.fromkeys(("current_device_index", "current_device_idx"), _CUDA["current_device"]),
     "set_device_index": set_device,
     "set_device_idx": set_device,
-    "current_stream": current_stream,
-    "set_stream": set_stream,
-    "synchronize": synchronize,
-    "empty_cache": memory.empty_cache,
-    "memory_allocated": lambda device=None: usage(device).allocated,
-    "memory_reserved": lambda device=None: usage(device).reserved,
-    "get_memory_info": memory.mem_get_info,
-    "memory_stats": memory.memory_stats,
-    "reset_peak_memory_stats": lambda device=None: usage(device).reset_peaks(),
-    "max_memory_allocated": lambda device=None: usage(device).peak,
-    "max_memory_reserved": lambda device=None: usage(device).peak_reserved,
+    "get_memory_info": mem_get_info,
 }
 
 
@@ -286,6 +266,7 @@ def _of_others(kind: str) -> list[tuple[object, str, object]]:
 
 def _of_cuda() -> list[tuple[object, str, object]]:
     cuda: list[tuple[object, str, object]] = [(torch.cuda, name, value) for name, value in _CUDA.items()]
+    cuda += [(torch.cuda.random, name, value) for name, value in generators.FUNCTIONS.items()]
     cuda += [
         (module, name, value) for module in (torch.cuda, torch.cuda.memory) for name, value in memory.FUNCTIONS.items()
     ]

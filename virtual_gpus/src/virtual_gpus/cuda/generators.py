@@ -1,5 +1,6 @@
 """Random generators of virtual GPUs: CPU generators that report a virtual GPU as their device."""
 
+import copy
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,6 +46,12 @@ class VirtualGenerator(_TorchGenerator, metaclass=_AnyGenerator):
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return torch.device("cpu") if self._gpu == CPU else DEVICES[self._gpu]
+
+    def __reduce__(self) -> Any:
+        return VirtualGenerator, (self.device,), self.get_state()
+
+    __setstate__ = _TorchGenerator.set_state  # type: ignore[assignment]
+    clone_state = copy.copy
 
 
 def _gpu_of(device: Any) -> int | None:

@@ -228,12 +228,22 @@ def _name(key: Key) -> str:
 ASYNC_BYTES = 64 * 1024  # CUDA stages a pageable source of at most this size at once, and does not wait
 
 
-def report_transfer(source: Tensor, target: int, non_blocking: bool, into_pinned: bool) -> None:
+def pinned(source: Tensor, target: Tensor) -> bool:
+    """Whether the host's side of a copy is pinned and goes over as it is: what is stretched, cut out, or in another
+    order goes over by pageable memory. Source: aten/src/ATen/native/cuda/Copy.cu (copy_requires_temporaries)."""
+    host = source if place_of(source) == CPU else target
+    if not host.is_pinned() or source.shape != target.shape or host.is_contiguous():
+        return host.is_pinned() and source.shape == target.shape
+    last = sum((length - 1) * stride for length, stride in zip(host.shape, host.stride(), strict=True))
+    return source.dtype == target.dtype and source.stride() == target.stride() and last + 1 == host.numel()
+
+
+def report_transfer(source: Tensor, target: int, non_blocking: bool, is_pinned: bool) -> None:
     """Report a copy of `source` to a device if the host would wait for it.
 
     The host never waits for copies between GPUs and for empty copies, and always for blocking ones between host and
-    device. A non-blocking copy is free with pinned memory. Without it, the host waits for a copy to the host, and for
-    one to the device above 64 KiB.
+    device. A non-blocking copy is free with pinned memory (`is_pinned`, see `pinned`). Without it, the host waits for a
+    copy to the host, and for one to the device above 64 KiB.
     """
     place = place_of(source)
     if not source.numel():
@@ -243,10 +253,10 @@ def report_transfer(source: Tensor, target: int, non_blocking: bool, into_pinned
     if (place == CPU) == (target == CPU):
         return
     if place != CPU:
-        if not (non_blocking and into_pinned):
+        if not (non_blocking and is_pinned):
             how = "into pageable memory " if non_blocking else ""
             report_sync(f"copy {how}from {DEVICES[place]} to the host")
-    elif not (non_blocking and (source.is_pinned() or source.nbytes <= ASYNC_BYTES)):
+    elif not (non_blocking and (is_pinned or source.nbytes <= ASYNC_BYTES)):
         how = "of pageable memory " if non_blocking else ""
         report_sync(f"copy {how}from the host to {DEVICES[target]}")
 
@@ -316,7 +326,6 @@ def copied(source: Tensor, target: Tensor, non_blocking: bool) -> None:
     if CPU not in (start, end):
         stream_waits(current_key(end), clock(key))
         return
-    staged = start == CPU and not source.is_pinned() and source.nbytes <= ASYNC_BYTES
-    host = source if start == CPU else target
-    if not (non_blocking and (host.is_pinned() or staged)):
+    staged = start == CPU and source.nbytes <= ASYNC_BYTES
+    if not (non_blocking and (staged or pinned(source, target))):
         host_waits(key)

@@ -155,6 +155,10 @@ class VirtualEvent:
 
     def record(self, stream: VirtualStream | None = None) -> None:
         stream = current_stream() if stream is None else stream
+        if self._gpu not in (None, stream.device_index):
+            raise RuntimeError(
+                f"Event device {self._gpu} does not match recording stream's device {stream.device_index}."
+            )
         self._gpu = stream.device_index
         self.cuda_event = self.event_id = self.event_id or next(_handles)
         self._issued = issued[self._gpu]
