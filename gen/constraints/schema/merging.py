@@ -130,7 +130,8 @@ class Merger:
         """The alternatives of a oneOf, without values that two of them share."""
         beside = [self._cross(out, one, path) for one in each]
         exclusive = list(each)
-        for number, one in enumerate(beside):
+        for number in range(len(each)):
+            one = beside[number]
             for other, another in enumerate(beside):
                 self._budget.spend(
                     _WORK * len(one) * len(another), f"comparing the alternatives of oneOf at {path[:80]}"
@@ -149,6 +150,7 @@ class Merger:
                     raise Unsupported(f"oneOf at {path}: alternatives {number} and {other} may overlap") from None
                 away = (Part(types=apart), *(replace(part, types=part.types - apart) for part in away))
                 exclusive[number] = self._cross(exclusive[number], away, path)
+                one = self._cross(out, exclusive[number], path)  # what does not meet the other may have more properties
         return exclusive
 
     def _closed(self, part: Part, out: Parts, another: Parts) -> Part:

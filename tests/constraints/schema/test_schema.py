@@ -194,6 +194,7 @@ def test_alternatives_of_one_of_stay_apart_where_other_schemas_list_their_proper
         {"type": "object", **one_of, "if": names, "then": {}},
         {"type": "object", **one_of, "dependentSchemas": {"b": names}},
         {"type": "object", **one_of},
+        {"properties": {}, "oneOf": [{}, {"properties": {"a": False}}, {"required": ["a"]}]},
     ):
         for value in ({"a": 1}, {"b": 1}, {"a": 1, "b": 2}):
             assert accepts(schema, value) == Draft202012Validator(schema).is_valid(value), (schema, value)
