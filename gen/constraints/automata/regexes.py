@@ -164,7 +164,7 @@ class _Reader:
     def read(self, items: list[Any]) -> Dfa | None:
         """The texts that the items match: those that meet the look-aheads at the beginning and match the rest."""
         begin = 0
-        while begin < len(items) and _is_begin(items[begin], self._flags):
+        while begin < len(items) and is_begin(items[begin], self._flags):
             begin += 1
         aheads = begin
         while aheads < len(items) and _is_ahead(items[aheads]):
@@ -256,7 +256,8 @@ class _Reader:
         return anchors.boundary(at is op.AT_NON_BOUNDARY, certain, flags, self._ecma)
 
 
-def _is_begin(item: Any, flags: int) -> bool:
+def is_begin(item: Any, flags: int) -> bool:
+    """Whether an item of a parsed pattern is an anchor at the text's beginning."""
     kind, value = item
     return kind is op.AT and (
         value is op.AT_BEGINNING_STRING or (value is op.AT_BEGINNING and not flags & re.MULTILINE)

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from gen.constraints.automata.characters import EVERY, NEWLINE, Ranges, complement, intersection
 from gen.constraints.automata.limits import Unsupported
 from gen.constraints.automata.parsing import parsed
-from gen.constraints.automata.regexes import characters_of
+from gen.constraints.automata.regexes import characters_of, is_begin
 
-_STARTS = (op.AT_BEGINNING, op.AT_BEGINNING_STRING)
 _ENDS = (op.AT_END, op.AT_END_STRING)
 _TEXT: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
 _ESCAPED: Ranges = ((0, 31), (34, 34), (92, 92))  # in JSON strings
@@ -65,7 +64,7 @@ def conditions(pattern: str, *, flags: int = 0, search: bool, json: bool, certai
     """
     tree = parsed(pattern, flags)
     items, flags = list(tree), tree.state.flags
-    begin = 1 if items and _is(items[0], _STARTS, flags) else 0
+    begin = int(bool(items) and is_begin(items[0], flags))
     end = begin
     while end < len(items) and items[end][0] in (op.ASSERT, op.ASSERT_NOT) and items[end][1][0] == 1:
         end += 1
@@ -127,10 +126,6 @@ def _escape(code: int) -> str:
     return literal(json_text.dumps(chr(code))[1:-1])
 
 
-def _is(item: Any, places: Sequence[Any], flags: int) -> bool:
-    return item[0] is op.AT and item[1] in places and not flags & re.MULTILINE
-
-
 class _Writer:
     """Writes items of Python's parse tree.
 
@@ -146,9 +141,9 @@ class _Writer:
     def sequence(self, items: Sequence[Any], first: bool, last: bool, flags: int) -> str:
         """Items, with what may stand around them if they are first or last in the text."""
         after = ""
-        if first and items and _is(items[0], _STARTS, flags):
+        if first and items and is_begin(items[0], flags):
             items, first = items[1:], False
-        if last and items and _is(items[-1], _ENDS, flags):
+        if last and items and items[-1][0] is op.AT and items[-1][1] in _ENDS and not flags & re.MULTILINE:
             if items[-1][1] is op.AT_END and not (self._certain and self._ecma):
                 after = f"(?:{characters(NEWLINE, json=self._json)})?" if self._ecma else ""
             items, last = items[:-1], False
