@@ -142,8 +142,10 @@ def _peculiar(header: Header, tensors: set[str], values: dict[str, Any]) -> dict
 
 
 def _set_rope_scaling(config: "PreTrainedConfig", header: Header) -> None:
-    """Scale the rotation of positions as the file says, or refuse to."""
-    kind, factor = header.get("rope.scaling.type") or "none", header.get("rope.scaling.factor") or 1.0
+    """Scale the rotation of positions as the file says, or refuse to; a factor without a type is linear, as in
+    llama.cpp, which also reads the factor under its older name."""
+    kind = header.get("rope.scaling.type") or "linear"
+    factor = header.get("rope.scaling.factor") or header.get("rope.scale_linear") or 1.0
     rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     rope = rope.get("full_attention", rope)  # Gemma 3 scales only the layers without a window
     if kind == "linear" and factor != 1.0 and rope:

@@ -32,16 +32,24 @@ def test_every_architectures_logits_are_those_of_the_model_that_was_written(arch
     torch.testing.assert_close(logits_of(tmp_path / "model.gguf"), expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
-def test_linear_scaling_of_positions_is_read(architecture: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "scaling"),
+    [
+        ("llama", {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),
+        ("llama", {"rope.scaling.factor": 4.0}),
+        ("llama", {"rope.scale_linear": 4.0}),  # as files were written before there were types
+        ("gemma3", {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),
+    ],
+)
+def test_linear_scaling_of_positions_is_read(architecture: str, scaling: dict[str, object], tmp_path: Path) -> None:
     model = tiny(architecture)
     plain = model(TOKEN_IDS).logits
     rope = model.config.rope_parameters
     changed = rope.get("full_attention", rope) | {"rope_type": "linear", "factor": 4.0}
     scaled = rope | {"full_attention": changed} if "full_attention" in rope else changed
     model = tiny(architecture, rope_parameters=scaled)
-    scaling = {f"{architecture}.rope.scaling.type": "linear", f"{architecture}.rope.scaling.factor": 4.0}
-    write_gguf(tmp_path / "model.gguf", architecture, model=model, metadata=scaling)
+    metadata = {f"{architecture}.{key}": value for key, value in scaling.items()}
+    write_gguf(tmp_path / "model.gguf", architecture, model=model, metadata=metadata)
     torch.testing.assert_close(logits_of(tmp_path / "model.gguf"), model(TOKEN_IDS).logits, rtol=0, atol=1e-4)
     assert not torch.allclose(plain, model(TOKEN_IDS).logits, atol=0.1)
 
