@@ -84,6 +84,13 @@ def test_learned_prompts_are_refused_by_name(config: Any, kind: str) -> None:
             gen.from_transformers(wrapped, byte_tokenizer(), probe=probe)
 
 
+def test_an_activated_lora_is_refused_since_steps_have_no_invocation_tokens() -> None:
+    config = LoraConfig(target_modules=["q_proj"], alora_invocation_tokens=[40, 41], task_type="CAUSAL_LM")
+    for probe in (True, False):
+        with pytest.raises(gen.ModelError, match=r"PeftModelForCausalLM has an activated LoRA, .* are supported"):
+            gen.from_transformers(adapted(tiny_model(), config), byte_tokenizer(), probe=probe)
+
+
 def test_an_adapter_in_training_mode_is_refused_if_it_has_dropout() -> None:
     wrapped = adapted(tiny_model(), LoraConfig(target_modules=["q_proj"], lora_dropout=0.2, task_type="CAUSAL_LM"))
     wrapped.base_model.model.model.layers[0].self_attn.train()
