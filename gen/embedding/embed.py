@@ -52,7 +52,7 @@ def embed(
         progress: whether to show a progress bar on stderr.
     Returns:
         (len(texts), width) float32 in the order of the texts, on the model's device. The width is the hidden_size, or
-        the width of the folder's last layer.
+        the width of the folder's last layer, or its truncate_dim.
     Raises:
         ArgumentError: an argument cannot be used; nothing has run.
     Host sync: on CUDA one for each batch, because transformers checks whether the mask has padding.

@@ -35,7 +35,7 @@ def load_encoder(
     """Load an encoder model in Hugging Face format for `gen.embed`.
 
     From a sentence-transformers folder, gen reads everything that decides what a vector is: the longest text, pooling,
-    layers after it, normalising, prompts and lower case.
+    layers after it, normalising, its width, prompts and lower case.
 
     Args:
         path_or_hub_id: a directory or a Hub id such as "organisation/name".

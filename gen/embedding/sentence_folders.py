@@ -83,11 +83,12 @@ def read_recipe(source: Source) -> Recipe:
     if not steps or _name(source, steps[0][0]) != "Pooling":
         raise _refusal(source, steps[0][0] if steps else "no pooling", "a Pooling module must follow the encoder")
     recipe = _read_pooling(source, recipe, steps[0][1])
-    names = [_name(source, kind) for kind, _ in steps[1:]]
-    normalize = bool(names) and names[-1] == "Normalize"
-    layers = []
-    for kind, place in steps[1 : len(steps) - normalize]:
-        layers.append(_read_layer(source, kind, place))
+    layers = [_read_layer(source, kind, place) for kind, place in steps[1:]]
+    if width := settings.get("truncate_dim"):
+        layers.append(_Cut(width))
+    normalize = bool(layers) and isinstance(layers[-1], _Normalize)
+    if normalize:
+        layers.pop()
     return replace(
         recipe,
         layers=nn.Sequential(*layers).requires_grad_(False).eval(),
@@ -173,6 +174,18 @@ class _Normalize(nn.Module):
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         return nn.functional.normalize(vectors, dim=-1)
+
+
+class _Cut(nn.Module):
+    """Keeps a vector's first numbers, as sentence-transformers does after all modules: its length may then be below 1.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return vectors[..., : self.width]
 
 
 _LAYERS: dict[str, Callable[[Source, dict[str, Any]], nn.Module]] = {

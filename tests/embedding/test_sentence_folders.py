@@ -127,6 +127,22 @@ def test_layers_after_pooling(tmp_path: Path) -> None:
         torch.testing.assert_close(gen.embed(model, TEXTS, normalize=False), gen.embed(model, TEXTS))
 
 
+@pytest.mark.parametrize("after", [(), (modules.Normalize(),), (modules.Dense(32, 16),)])
+def test_vectors_are_cut_to_the_folders_width(tmp_path: Path, after: tuple[Any, ...]) -> None:
+    path = build(tmp_path, *after, truncate_dim=8)
+    assert same(path).shape == (6, 8)
+    reference, model = load(path)
+    expected = reference.encode(TEXTS, convert_to_tensor=True, normalize_embeddings=True)
+    torch.testing.assert_close(gen.embed(model, TEXTS, normalize=True), expected, rtol=0, atol=1e-5)
+    assert gen.embed(model, []).shape == (0, 8)
+
+
+def test_a_last_step_that_normalises_tokens_is_no_normalising_of_texts(tmp_path: Path) -> None:
+    path = build(tmp_path, modules.Normalize(module_input_name="token_embeddings"))
+    with pytest.raises(gen.ModelError, match=r"Normalize in '2_Normalize', which gen cannot do"):
+        gen.load_encoder(path, device="cpu")
+
+
 @pytest.mark.parametrize("limit", [5, 24])
 def test_longer_texts_are_cut_where_the_folder_says(tmp_path: Path, limit: int) -> None:
     path = build(tmp_path)
