@@ -177,8 +177,7 @@ class _Normalize(nn.Module):
 
 
 class _Cut(nn.Module):
-    """Keeps a vector's first numbers, as sentence-transformers does after all modules: its length may then be below 1.
-    """
+    """Keeps a vector's first numbers, as sentence-transformers does after all modules; it is normalised no more."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
