@@ -181,10 +181,11 @@ def _choosing(module: nn.Module) -> Iterator[tuple[str, str | None, str]]:
 
 
 def _fix_(module: Any, before: str, layer: str | None, kind: str, context: Context) -> None:
-    """Give a rotary embedding the frequencies of texts of this length, for all texts."""
+    """Give a rotary embedding the frequencies of texts of this length, for all texts; those that it has are for short
+    ones, and in some models from a rule of their own (HunYuan's alpha, which older transformers call dynamic)."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    for name in (f"{before}inv_freq", f"{before}original_inv_freq"):
+    for name in (f"{before}inv_freq", f"{before}original_inv_freq") if context.stretched else ():
         own = getattr(module, name)
         frequencies, _ = ROPE_INIT_FUNCTIONS[kind](module.config, own.device, seq_len=context.length, layer_type=layer)
         setattr(module, name, frequencies.to(own.dtype))

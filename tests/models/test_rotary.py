@@ -16,6 +16,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 import gen
 from gen.errors import ArgumentError, ContextError, ModelError
 from gen.models.rotary import read_context
+from gen.models.transformers.model import TransformersModel
 from tests.helpers import byte_tokenizer, tiny_model
 
 GREEDY = gen.samplers.greedy()
@@ -157,6 +158,17 @@ def test_dynamic_frequencies_for_longer_texts_are_those_of_a_text_as_long_as_the
     made = gen.generate(model, [whole[:one] for one in lengths], sampler=GREEDY, max_new_tokens=1, details=True)
     found = torch.tensor([completion.logprobs[0] for completion in made])
     torch.testing.assert_close(found, expected[[one - 1 for one in lengths]], rtol=0, atol=1e-4)
+
+
+def test_frequencies_of_a_models_own_rule_stay_at_load() -> None:
+    """As HunYuan's with an alpha, whose rotation is called dynamic in transformers 5.17."""
+    hf_model = model_of("dynamic")
+    embedding: Any = hf_model.model.rotary_emb
+    for own in (embedding.inv_freq, embedding.original_inv_freq):
+        own.mul_(torch.tensor([1.0, 0.7, 0.5, 0.3]))
+    expected = by_transformers(hf_model, prompts_of(40)[0], 8)
+    model = TransformersModel(hf_model, byte_tokenizer(), own=True)
+    assert by_gen(model, prompts_of(40)) == [expected] != [by_transformers(model_of("dynamic"), prompts_of(40)[0], 8)]
 
 
 @pytest.mark.parametrize("kind", ["longrope", "dynamic", "gemma3 dynamic", "phimoe longrope"])
