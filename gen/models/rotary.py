@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _TWO_SETS = {"longrope", "su"}  # of factors: short and long ones
 _CHOSEN = _TWO_SETS | {"dynamic"}  # by the length of texts
 _FIXED = "gen_context_length"  # of a module whose frequencies gen has chosen: for texts of up to so many tokens
+_POSITIONS = "max_position_embeddings", "max_seq_len", "max_target_positions"  # the last two are MPT's and Whisper's
 _SCALES = "short_mscale", "long_mscale"  # PhiMoE's, which its forward chooses by positions, too
 
 logger = logging.getLogger("gen")
@@ -119,7 +120,8 @@ class Rotary:
         """
         self._model = model
         self._parts = [module for module in model.modules() if _FIXED in vars(module) or [*_choosing(module)]]
-        positions = getattr(config, "max_position_embeddings", None)
+        named = (getattr(config, name, None) for name in _POSITIONS)
+        positions = next((number for number in named if number is not None), None)
         found = self._fixed()
         self.context = read_context(config, positions, found if asked is None else asked)
         if found is not None and (found > self.context.usual) != self.context.stretched:

@@ -215,6 +215,13 @@ def test_a_context_length_is_a_bound_and_more_than_the_config_allows_is_refused(
             gen.from_transformers(hf_model, tokenizer, context_length=wrong)  # type: ignore[arg-type]
 
 
+def test_a_limit_under_another_name_is_read() -> None:
+    model = gen.from_transformers(tiny_model("mpt_alibi", max_seq_len=64), byte_tokenizer())
+    assert model.context_length == 64
+    [made] = gen.generate(model, prompts_of(40), sampler=GREEDY, max_new_tokens=30, eos_token_id=[], details=True)
+    assert len(made.token_ids) == 24 and made.finish_reason == "length"
+
+
 @pytest.mark.parametrize(
     ("rope", "positions", "usual", "most"),
     [
