@@ -69,13 +69,13 @@ def virtual_gpus(
     machine.start(active, device)
     with ExitStack() as undo:
         undo.callback(machine.stop)
-        undo.callback(injected.stop)
+        undo.callback(injected.active.clear)
         injected.start(faults, check_streams)
         undo.callback(races.stop)
         races.start(check_streams)
         undo.callback(usage.forget)
         undo.callback(set_sync_debug_mode, 0)
-        undo.callback(plain_tensors.forget_sites)
+        undo.callback(plain_tensors.sites.clear)
         active.generators = tuple(VirtualGenerator(one) for one in machine.DEVICES[:gpus])
         for generator in active.generators:
             generator.set_state(torch.default_generator.get_state())

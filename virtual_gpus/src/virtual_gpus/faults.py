@@ -103,10 +103,6 @@ def start(faults: Sequence[Fault], check_streams: bool) -> None:
     host_waited()
 
 
-def stop() -> None:
-    active.clear()
-
-
 def host_waited() -> None:
     """Note that the host has waited: all copies have come to an end."""
     _received.clear()

@@ -90,28 +90,23 @@ def has_foreign(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 _KEPT = 4096
-_sites: OrderedDict[StorageWeakRef, CallSite | None] = OrderedDict()
+sites: OrderedDict[StorageWeakRef, CallSite | None] = OrderedDict()
 
 
 def remember(tensor: Tensor) -> None:
     """Record that a CPU tensor is made here. Only the newest few thousand are kept."""
     if wrapped(tensor) or tensor.layout is not torch.strided:
         return
-    _sites[_memory(tensor)] = call_site()
-    if len(_sites) > _KEPT:
-        _sites.popitem(last=False)
+    sites[_memory(tensor)] = call_site()
+    if len(sites) > _KEPT:
+        sites.popitem(last=False)
 
 
 def recall(tensor: Tensor) -> CallSite | None:
     """Where a CPU tensor, or its base if it is a view, was made; None if this is not known."""
     if tensor.device.type != "cpu" or wrapped(tensor) or tensor.layout is not torch.strided:
         return None
-    return _sites.get(_memory(tensor))
-
-
-def forget_sites() -> None:
-    """Forget all records."""
-    _sites.clear()
+    return sites.get(_memory(tensor))
 
 
 def _memory(tensor: Tensor) -> StorageWeakRef:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -65,13 +65,7 @@ class SyncReport:
         return f"{self.count} host syncs:\n{lines}"
 
 
-class Listener(Protocol):
-    """Gets every host sync."""
-
-    def add(self, what: str, site: CallSite | None) -> None: ...
-
-
-_listeners: list[Listener] = []
+_listeners: list["SyncReport | DebugMode"] = []  # each gets every host sync
 _local = threading.local()
 
 
@@ -99,11 +93,11 @@ def listening(report: SyncReport) -> Iterator[None]:
         unlisten(report)
 
 
-def listen(listener: Listener) -> None:
+def listen(listener: "SyncReport | DebugMode") -> None:
     _listeners.append(listener)
 
 
-def unlisten(listener: Listener) -> None:
+def unlisten(listener: "SyncReport | DebugMode") -> None:
     _listeners[:] = [other for other in _listeners if other is not listener]
 
 
