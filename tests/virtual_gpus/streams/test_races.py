@@ -113,6 +113,35 @@ def test_a_pinned_buffer_is_not_changed_under_a_copy_from_it() -> None:
         buffer.fill_(2)  # a blocking copy is over
 
 
+def test_a_part_of_a_pinned_buffer_that_is_not_in_one_piece_is_read_at_once() -> None:
+    with virtual_gpus(1, check_streams=True):
+        buffer = torch.zeros(4, 4).pin_memory()
+        buffer[:, :2].to("cuda", non_blocking=True)
+        buffer.fill_(1)
+        buffer[:2].to("cuda", non_blocking=True)
+        with pytest.raises(StreamRaceError):
+            buffer.fill_(2)
+
+
+@pytest.mark.parametrize("synchronized", [True, False])
+def test_a_capture_and_its_replays_race_with_nothing_before_them(synchronized: bool) -> None:
+    with virtual_gpus(1, check_streams=True):
+        numbers, graph, side = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.graph(graph, stream=side) if synchronized else torch.cuda.stream(side):
+            if not synchronized:
+                graph.capture_begin()
+            made = numbers * 2
+            if not synchronized:
+                graph.capture_end()
+        numbers.fill_(3)
+        graph.replay()
+        with torch.cuda.stream(side), pytest.raises(StreamRaceError):
+            made.add_(1)
+        assert made.tolist() == [6, 6, 6, 6]
+        graph.replay()
+        del made, graph
+
+
 def test_a_pinned_buffer_is_not_read_before_its_copy_is_over() -> None:
     with virtual_gpus(1, check_streams=True):
         slots = torch.zeros(2, 4).pin_memory()

@@ -254,8 +254,7 @@ def _copy_(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return target
     place = home if current_call.owns(target, home) else place_of(target)
     if not current_call.owns(source, home):
-        is_pinned = races.pinned(source, target)
-        report_transfer(source, place, non_blocking, is_pinned)
+        report_transfer(source, place, non_blocking, races.pinned(source, target))
         if races.state.on:
             races.copied(source, target, non_blocking)
     with on_the_cpu():

@@ -96,7 +96,8 @@ def exchange_device(device: int) -> int:
     """Change the current device; returns the one before. A negative number changes nothing, and gives -1."""
     if device < 0:
         return -1
-    before, machine().current = machine().current, gpu_index(device)
+    before = machine().current
+    machine().current = gpu_index(device)
     return before
 
 

@@ -20,10 +20,11 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from virtual_gpus.call_sites import CallSite
 from virtual_gpus.calls.storages import on_host
+from virtual_gpus.cuda import races
 from virtual_gpus.cuda.generators import identity, is_virtual_generator
 from virtual_gpus.cuda.streams_and_events import StreamContext, VirtualStream, current_stream
 from virtual_gpus.machine import machine
-from virtual_gpus.plain_tensors import directly, on_the_cpu, plain
+from virtual_gpus.plain_tensors import plain
 from virtual_gpus.rules.op_rule import rule_of
 from virtual_gpus.syncs import SyncReport, listening, not_reported, report_sync
 from virtual_gpus.virtual_tensor import VirtualTensor, on_gpu
@@ -89,6 +90,7 @@ class VirtualGraph:
         self._handle = handle
         self._capture = _Capture(self._generators)
         self._capture.begin()
+        self._begun = races.capture_begins(current_stream().key)
         machine().captured = self
 
     def register_generator_state(self, generator: torch.Generator) -> None:
@@ -103,6 +105,7 @@ class VirtualGraph:
         owner.captured = None
         self._inference = torch.is_inference_mode_enabled()
         self._capture.end()
+        races.capture_ends(*self._begun)
         if self.broken:
             owner.stuck.add(owner.current)
             _left_open.add(self._handle)
@@ -208,7 +211,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         found = _tensors(made)
         if with_gpu or any(type(tensor) is VirtualTensor for tensor in found):  # a graph holds no work of the host
             old = {_storage(tensor) for tensor in given}
-            new = [None if _storage(tensor) in old else plain(tensor) for tensor in found]
+            new = [None if _storage(tensor) in old else _memory(tensor) for tensor in found]
             written = new if any(one is not None for one in new) else []
             self.calls.append((func, _memory(args), _memory(kwargs), written))
         return made
@@ -229,8 +232,7 @@ def _write(made: Sequence[Tensor | None], again: object) -> None:
     """Copy a call's new results into the tensors that it returned in the capture; None are those that are not new."""
     for old, new in zip(made, _tensors(again), strict=True):
         if old is not None:
-            with directly(), on_the_cpu():
-                old.copy_(new)
+            old.copy_(new)
 
 
 def _storage(tensor: Tensor) -> int:

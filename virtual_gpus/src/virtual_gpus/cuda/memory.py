@@ -95,8 +95,8 @@ def count(tensor: Tensor, gpu: int) -> None:
     if usage.allocated > usage.reserved:
         usage.reserved = _round(usage.allocated, _SEGMENT)
         usage.peak_reserved = max(usage.peak_reserved, usage.reserved)
-    history = None
-    if races.state.on:
+    history, active = None, active_machine()
+    if races.state.on and not (active and active.captured):  # a graph keeps its memory
         key = races.current_key(gpu)
         history = storage._history = races.History(key)  # type: ignore[attr-defined]
         whole = races.Access(key, races.launch(key), True, 0, storage.nbytes(), "what made it", call_site())

@@ -117,6 +117,18 @@ def host_waits_for_gpu(gpu: int) -> None:
             host_waits(key)
 
 
+def capture_begins(key: Key) -> tuple[Key, Clock]:
+    """Note that a stream captures: the work is not done now, so it races with nothing that was issued before it."""
+    for other in list(state.clocks):
+        stream_waits(key, clock(other))
+    return key, clock(key)
+
+
+def capture_ends(key: Key, before: Clock) -> None:
+    """Note that the work of a capture, since `before`, is not under way either."""
+    host_saw({other: number for other, number in clock(key).items() if number != before.get(other)})
+
+
 def current_key(gpu: int) -> Key:
     """The calling thread's current stream of a GPU."""
     active = active_machine()
@@ -321,7 +333,8 @@ def copied(source: Tensor, target: Tensor, non_blocking: bool) -> None:
         stream_waits(key, clock(current_key(end)))
     number = launch(key)
     what = "a copy that does not block" if non_blocking else "a copy"
-    touch(source, key, number, False, what)
+    read_at_once = start == CPU and not pinned(source, target)  # from there it goes over by pageable memory
+    touch(source, HOST if read_at_once else key, launch(HOST) if read_at_once else number, False, what)
     touch(target, key, number, True, what)
     if CPU not in (start, end):
         stream_waits(current_key(end), clock(key))
