@@ -186,7 +186,8 @@ class TransformersModel(Model):
         self.tokenizer.save(folder)
 
     def check_usable(self) -> None:
-        """Refuse what a call can find out at once: training mode, and another device; `check` finds all changes.
+        """Refuse what a call can find out at once: training mode, another device, an adapter that `innermost` refuses;
+        `check` finds all changes.
 
         Raises:
             ModelError: the model has changed so that gen can no longer run it.
@@ -277,7 +278,7 @@ class TransformersModel(Model):
             raise ModelError(f"{name} is in training mode, where {what} would change the texts; call model.eval().")
 
     def _refuse_moved(self) -> None:
-        here, taken = runs_on(self._inner.get_input_embeddings()), self._placement.input_device
+        here, taken = runs_on(innermost(self.hf_model).get_input_embeddings()), self._placement.input_device
         if here != taken:
             raise ModelError(
                 f"{type(self._inner).__name__} was on {taken} when you gave it to gen, and is on {here} now; move it "

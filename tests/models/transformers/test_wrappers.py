@@ -89,6 +89,15 @@ def test_an_activated_lora_is_refused_since_steps_have_no_invocation_tokens() ->
     for probe in (True, False):
         with pytest.raises(gen.ModelError, match=r"PeftModelForCausalLM has an activated LoRA, .* are supported"):
             gen.from_transformers(adapted(tiny_model(), config), byte_tokenizer(), probe=probe)
+    wrapped = adapted(tiny_model(), LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    model = gen.from_transformers(wrapped, byte_tokenizer())
+    wrapped.add_adapter("later", config)
+    before = gen.generate(model, "a", max_new_tokens=4, seed=1)
+    wrapped.set_adapter("later")
+    with pytest.raises(gen.ModelError, match="has an activated LoRA"):
+        gen.generate(model, "a", max_new_tokens=4, seed=1)
+    wrapped.set_adapter("default")
+    assert gen.generate(model, "a", max_new_tokens=4, seed=1) == before
 
 
 def test_an_adapter_in_training_mode_is_refused_if_it_has_dropout() -> None:
