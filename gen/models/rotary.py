@@ -187,10 +187,12 @@ def _fix_(module: Any, before: str, layer: str | None, kind: str, context: Conte
     ones, and in some models from a rule of their own (HunYuan's alpha, which older transformers call dynamic)."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    for name in (f"{before}inv_freq", f"{before}original_inv_freq") if context.stretched else ():
-        own = getattr(module, name)
-        frequencies, _ = ROPE_INIT_FUNCTIONS[kind](module.config, own.device, seq_len=context.length, layer_type=layer)
-        setattr(module, name, frequencies.to(own.dtype))
+    if context.stretched:
+        make = ROPE_INIT_FUNCTIONS[kind]
+        for name in (f"{before}inv_freq", f"{before}original_inv_freq"):
+            own = getattr(module, name)
+            frequencies, _ = make(module.config, own.device, seq_len=context.length, layer_type=layer)
+            setattr(module, name, frequencies.to(own.dtype))
     module.rope_type = "default" if layer is None else module.rope_type | {layer: "default"}  # chooses nothing
     rope = module.config.rope_parameters
     if all(name in rope for name in _SCALES):

@@ -278,7 +278,8 @@ class TransformersModel(Model):
             raise ModelError(f"{name} is in training mode, where {what} would change the texts; call model.eval().")
 
     def _refuse_moved(self) -> None:
-        here, taken = runs_on(innermost(self.hf_model).get_input_embeddings()), self._placement.input_device
+        here = runs_on(innermost(self.hf_model).get_input_embeddings())
+        taken = self._placement.input_device
         if here != taken:
             raise ModelError(
                 f"{type(self._inner).__name__} was on {taken} when you gave it to gen, and is on {here} now; move it "
