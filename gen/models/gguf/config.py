@@ -110,8 +110,8 @@ def _heads(header: Header) -> dict[str, Any]:
         values["head_dim"] = width
     elif width * heads != hidden:
         raise _unsupported(header, f"its {heads} heads are {width} wide in a model {hidden} wide")
-    if name in _PARTIAL and rotated is not None:
-        values["partial_rotary_factor"] = rotated / width
+    if name in _PARTIAL:
+        values["partial_rotary_factor"] = (rotated or width) / width
     elif rotated not in (None, width):
         raise _unsupported(header, f"it rotates {rotated} of each head's {width} numbers")
     return values

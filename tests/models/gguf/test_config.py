@@ -54,6 +54,14 @@ def test_linear_scaling_of_positions_is_read(architecture: str, scaling: dict[st
     assert not torch.allclose(plain, model(TOKEN_IDS).logits, atol=0.1)
 
 
+@pytest.mark.parametrize("architecture", ["nemotron", "phi3", "stablelm"])
+def test_whole_heads_are_rotated_if_the_file_names_no_part(architecture: str, tmp_path: Path) -> None:
+    model = tiny(architecture, partial_rotary_factor=1.0)
+    metadata = {f"{architecture}.rope.dimension_count": None}
+    write_gguf(tmp_path / "model.gguf", architecture, model=model, metadata=metadata)
+    torch.testing.assert_close(logits_of(tmp_path / "model.gguf"), model(TOKEN_IDS).logits, rtol=0, atol=1e-4)
+
+
 def test_the_frequencies_of_llama_3_are_read(tmp_path: Path) -> None:
     rope = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     model = tiny("llama", head_dim=64, rope_parameters=rope | {"original_max_position_embeddings": 8192})
