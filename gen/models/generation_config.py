@@ -86,7 +86,7 @@ def eos_of_config(*configs: Any) -> object:
 
 
 def read_eos(eos: object) -> tuple[int, ...]:
-    """The ids that end a text, from a config's `eos_token_id`: one id, several, or None.
+    """The ids that end a text, from a config's `eos_token_id`: one id, several, or None; -1 stands for none, too.
 
     Raises:
         ModelError: it is something else.
@@ -94,7 +94,7 @@ def read_eos(eos: object) -> tuple[int, ...]:
     ids = () if eos is None else (eos,) if isinstance(eos, int) else eos
     if not isinstance(ids, list | tuple) or not all(isinstance(one, int) for one in ids):
         raise ModelError(f"the generation config's eos_token_id must be a token id or a list of them, got {show(eos)}")
-    return tuple(ids)
+    return tuple(token_id for token_id in ids if token_id >= 0)
 
 
 def _set(settings: dict[str, Any], neutral: dict[str, Any]) -> list[str]:
