@@ -141,7 +141,7 @@ def test_it_is_read_at_each_call_and_by_engines() -> None:
     assert model.eos_token_ids == (plain[0], plain[1])
     for none in (-1, [-1]):  # as an index it would be the vocabulary's last token
         hf_model.generation_config.eos_token_id = none
-        assert model.eos_token_ids == ()
+        assert len(model.eos_token_ids) == 0
         assert gen.generate(model, "a", bool, seed=1) == gen.generate(model, "a", bool, seed=1, eos_token_id=[])
     hf_model.generation_config.eos_token_id = "</s>"
     with pytest.raises(gen.ModelError, match="eos_token_id must be a token id or a list of them, got '</s>'"):
