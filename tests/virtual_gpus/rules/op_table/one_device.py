@@ -38,6 +38,7 @@ _OPERATORS: dict[str, tuple[Callable[..., Any], tuple[Operand, ...]]] = {
     "bilinear": (functional.bilinear, (_square, _square, floats(GPU0, 3, 2, 2))),
     "einsum": (lambda a, b: torch.einsum("ij,jk->ik", a, b), (_square, _square)),
     "tensordot": (lambda a, b: torch.tensordot(a, b, 1), (_square, _square)),
+    "hfft": (lambda a, b: torch.fft.hfft(torch.complex(a, b)), (floats(GPU0, 5), floats(GPU0, 5))),
     "outer": (torch.outer, (floats(GPU0, 2), floats(GPU0, 2))),
     "kron": (torch.kron, (_square, _square)),
     "cat": (lambda a, b: torch.cat([a, b]), (_square, _square)),

@@ -34,7 +34,7 @@ SPECIAL: dict[object, Special] = {}  # replacements for some functions of torch,
 Kernel = Callable[[OpRule, Sequence[Any], Mapping[str, Any]], Any]
 BY_NAME: dict[str, Kernel] = {}  # replacements for some operators, see the end of this file
 BY_KIND: dict[Kind, Kernel] = {}
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_KEYS = torch._C.DispatchKey
 
 
 def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -68,15 +68,16 @@ def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     rule = rule_of(func)
     if rule.kind is not Kind.KERNEL:
         if rule.kind is Kind.COMPOSITE:
-            return func._op_dk(_COMPOSITE, *args, **kwargs)  # not torch's formulas in Python, which differ
+            seen = torch._C._SetExcludeDispatchKeyGuard
+            with seen(_KEYS.Conjugate, False), seen(_KEYS.Negative, False):  # of what the composition itself conjugates
+                return func._op_dk(_KEYS.CompositeImplicitAutograd, *args, **kwargs)  # torch's Python formulas differ
         return BY_KIND[rule.kind](rule, args, kwargs)
     return BY_NAME.get(rule.name, run_kernel)(rule, args, kwargs)
 
 
 def run_kernel(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Run one operator that computes on one device."""
-    home = CPU
-    strangers = False
+    home, strangers = CPU, False
     for value in (*args, *kwargs.values()) if kwargs else args:
         kind = type(value)
         if kind is VirtualTensor:
@@ -108,8 +109,7 @@ def run_kernel(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         check_strangers(rule, args, kwargs, home)
     if rule.check is not None:
         rule.check(rule.named(args, kwargs))
-    waits = rule.sync is not None and rule.sync(rule.named(args, kwargs))
-    if waits:
+    if waits := rule.sync is not None and rule.sync(rule.named(args, kwargs)):
         report_sync(rule.shown)
     if races.state.on and not rule.view and current_call.home != ENGINE:
         races.run_by_gpu(rule, args, kwargs, home, waits)
