@@ -1,8 +1,7 @@
 """Runs a function or an operator that is given a virtual tensor: where, after which checks, and with which result.
 
 Functions are torch's, as a program calls them, and may be compositions of operators. Each operator runs on the CPU,
-after a check of all devices, and its results are on the GPU of its arguments. Some operators need more: they move
-single numbers, take lists, or have Python kernels.
+after a check of all devices; its results are on its arguments' GPU. Some move single numbers, or have Python kernels.
 Sources: aten/src/ATen/native/TensorAdvancedIndexing.cpp (_index_put_impl_), TensorCompare.cpp (where_self_out),
 TensorShape.cpp (slice_scatter and the like), ForeachUtils.h (can_use_fast_route).
 """
@@ -77,7 +76,8 @@ def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 def run_kernel(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Run one operator that computes on one device."""
-    home, strangers = CPU, False
+    home = CPU
+    strangers = False
     for value in (*args, *kwargs.values()) if kwargs else args:
         kind = type(value)
         if kind is VirtualTensor:
