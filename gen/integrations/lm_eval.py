@@ -36,7 +36,9 @@ class GenLM(TemplateLM):  # type: ignore[misc]
 
     Args:
         pretrained: a model of gen's, or what `gen.load` takes: a folder, a name on the Hub, a GGUF file, or "demo".
-        device, dtype, device_map: see `gen.load`; not for a model that is loaded.
+        device: see `gen.load`; not for a model that is loaded.
+        dtype: likewise.
+        device_map: likewise.
         max_length: how many tokens a text may have; None for the model's context.
         max_gen_toks: how many tokens are generated at most if a task gives no number.
         max_batch_tokens: see `gen.generate`.
