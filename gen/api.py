@@ -217,9 +217,9 @@ def generate(
             prompt keeps its last tokens, and its bos token if it begins with one. With an output type and no
             max_new_tokens, a quarter of the context is left free, or as much as the type's shortest text needs. Chats
             and prompts with images cannot be cut in this way; they raise an ArgumentError. "turns" cuts a chat instead,
-            for the same room: whole turns go, the oldest first, each a user's message with all answers to it. The
-            system message and the last turn stay; an ArgumentError says if they alone have no room. None cuts nothing:
-            a prompt that leaves no room for a single new token raises an ArgumentError.
+            for max_new_tokens or for that quarter: whole turns go, the oldest first, each a user's message with all
+            answers to it. The system message and the last turn stay; an ArgumentError says if they alone have no room.
+            None cuts nothing: a prompt that leaves no room for a single new token raises an ArgumentError.
         max_time: after this many seconds from the call, waiting included, texts end as they are, with the finish_reason
             "timeout". A step that has begun is finished first. A text of an output type then raises an IncompleteError;
             with shorten=True a whole value is returned instead. None is no limit. Not for beam search.

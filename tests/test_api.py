@@ -640,7 +640,7 @@ def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
         (lambda m: stream(m, "x", replay=1), "replay must be True or False, got 1"),
         (lambda m: generate(m, "x", cuda_graph="no"), "cuda_graph must be True or False, got 'no'"),
         (lambda m: stream(m, "x", cuda_graph=None), "cuda_graph must be True or False, got None"),
-        (lambda m: stream(m, ["x"]), "stream takes one prompt; use generate for a list"),
+        (lambda m: stream(m, ["x"]), "stream takes one prompt; use gen.generate for a list"),
         (lambda m: stream(m, "x", sampler=multinomial(2)), "stream makes one text, the sampler makes 2 a prompt"),
         (lambda m: stream(m, "x", max_new_tokens=-1), "max_new_tokens must be a whole number at least 0"),
     ]

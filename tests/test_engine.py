@@ -252,7 +252,7 @@ def test_arguments_are_refused_in_the_callers_thread() -> None:
     model = ScriptedModel("hello", context_length=8)
     with gen.Engine(model) as engine:
         refused: list[tuple[Any, dict[str, Any], str]] = [
-            (["a", "b"], {}, "submit takes one prompt; use generate for a list"),
+            (["a", "b"], {}, "submit takes one prompt; use gen.generate for a list"),
             ("a", {"sampler": multinomial(samples=2)}, "submit makes one text, the sampler makes 2 a prompt; use gen"),
             ("a", {"sampler": beam_search(3)}, "submit makes one text, the sampler makes 3"),
             (

@@ -65,7 +65,7 @@ def read_call(
     step_rows = find_step_rows(model, exact)
     prompts, batch = split_prompts(prompt)
     if one and batch:
-        raise ArgumentError(f"{one} takes one prompt; use generate for a list.")
+        raise ArgumentError(f"{one} takes one prompt; use gen.generate for a list.")
     if not batch:
         _refuse_lists(settings)
     if not isinstance(errors, str) or errors not in (("raise", "return") if batch else ("raise",)):
@@ -75,7 +75,7 @@ def read_call(
     samplers = of_each("sampler", "sampler", sampler, len(prompts), read_sampler)
     if one and samplers[0].samples != 1:
         made = samplers[0].samples
-        raise ArgumentError(f"{one} makes one text, the sampler makes {made} a prompt; use generate.")
+        raise ArgumentError(f"{one} makes one text, the sampler makes {made} a prompt; use gen.generate.")
     check_flag("details", details)
     for name in ("top_logprobs", "prompt_logprobs"):
         if getattr(settings, name) is not None and not details:

@@ -116,6 +116,10 @@ def read_requests(
         except ArgumentError as error:
             raise ArgumentError(f"prompt {number}: {error}" if len(prompts) > 1 else str(error)) from error
 
+    def marked(prompt: Prompt, token_ids: list[int], thinks: Thinks) -> tuple[Marks | None, list[int]]:
+        kwargs = settings.chat_template_kwargs
+        return marks_of_chat(model.tokenizer, kwargs, token_ids, begun_message(prompt, kwargs), thinks)
+
     def read(
         number: int,
         prompt: Prompt,
@@ -136,7 +140,7 @@ def read_requests(
                 number,
                 prompt,
                 is_chat and not pictures,
-                lambda one: read_text(number, one, (), thinks)[0],
+                lambda one: marked(one, read_text(number, one, (), thinks)[0], thinks)[1],
                 model.context_length - wanted,
             )
         key = id(prompt), thinks
@@ -145,10 +149,7 @@ def read_requests(
         token_ids, illustrated = known.pop(key) if pictures or turns else known[key]
         thoughts: Marks | None = None
         if is_chat:
-            template_kwargs = settings.chat_template_kwargs
-            thoughts, token_ids = marks_of_chat(
-                model.tokenizer, template_kwargs, token_ids, begun_message(prompt, template_kwargs), thinks
-            )
+            thoughts, token_ids = marked(prompt, token_ids, thinks)
         if thinks is True and thoughts is None:
             raise ArgumentError(
                 f"prompt {number} asks for {setting('thinking')}, and its chat template marks no thought that may come "

@@ -25,7 +25,7 @@ from gen.samplers import Sampler
 from gen.samplers.base import read_sampler
 from gen.scoring.pairs import Pair, read_pairs, refuse_equal
 from gen.scoring.scorer import Score, Scorer
-from gen.tokens.thoughts import Thinking
+from gen.tokens.thoughts import Thinking, read_thinking
 
 
 class Reading(TypedDict, total=False):
@@ -119,6 +119,8 @@ def score(
     Host sync: one at the end, and none for each token.
     """
     given, batch = _read_prompts(model, prompts, chat=chat)
+    if max_batch_tokens is not None:
+        max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
     top = None
     if top_logprobs is not None:
         top = read_whole("top_logprobs", top_logprobs, minimum=1, maximum=vocabulary(model))
@@ -135,7 +137,8 @@ def score(
         )
         for number, (prompt, several) in enumerate(zip(given, lists, strict=True))
     ]
-    scores = iter(_run(model, list(chain.from_iterable(pairs)), top, max_batch_tokens))
+    scorer = Scorer(model, top=top, max_batch_tokens=max_batch_tokens)
+    scores = iter(scorer.run(list(chain.from_iterable(pairs))))
     found: list[Any] = [[next(scores) for _ in own] for own in pairs]
     found = [own if _are_several(several) else own[0] for own, several in zip(found, wanted, strict=True)]
     return found if batch else found[0]
@@ -205,11 +208,13 @@ def classify(
         raise ArgumentError(f'normalise must be "none" or "tokens", got {show(normalise)}')
     values, texts = _read_options(options)
     given, batch = _read_prompts(model, prompt, chat=chat)
+    if max_batch_tokens is not None:
+        max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
     if not isinstance(errors, str) or errors not in (("raise", "return") if batch else ("raise",)):
         raise ArgumentError(f'errors must be "raise", or "return" for a list of prompts, got {show(errors)}')
     failed: dict[int, GenError] = {}
     contexts: dict[int, Prompt] = dict(enumerate(given))
-    if thinking is not None and thinking is not False:
+    if any(read_thinking(thinking, len(given))):
         settings = Settings(
             sampler=sampler,
             seed=seed,
@@ -239,7 +244,7 @@ def classify(
                 raise
             failed[number] = error
     asked = {number: own for number, own in pairs.items() if number not in failed}
-    scores = iter(_run(model, list(chain.from_iterable(asked.values())), None, max_batch_tokens)) if asked else iter(())
+    scores = iter(Scorer(model, max_batch_tokens=max_batch_tokens).run(list(chain.from_iterable(asked.values()))))
     found: dict[int, Any] = {**failed}
     for number in asked:
         each = [next(scores) for _ in values]
@@ -329,12 +334,6 @@ def _thought_about(
             before = made.reasoning_tokens + (0 if thought is None else thought.automaton.header)
             found[job.request.number] = [*job.request.prompt_ids, *made.token_ids[:before]]
     return found
-
-
-def _run(model: Model, pairs: Sequence[Pair], top: int | None, max_batch_tokens: int | None) -> list[Score]:
-    if max_batch_tokens is not None:
-        max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
-    return Scorer(model, top=top, max_batch_tokens=max_batch_tokens).run(pairs)
 
 
 def _read_prompts(model: Model, prompts: Prompt | Prompts[AnyPrompt], *, chat: bool) -> tuple[list[Prompt], bool]:

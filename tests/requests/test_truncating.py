@@ -150,3 +150,20 @@ def test_a_chat_loses_its_oldest_turns_and_no_more_than_it_must() -> None:
     assert gen.generate(model, chats, **settings) == ["yes"] * len(chats)
     assert sorted(seen[len(chats) :]) == sorted(wanted)
     assert len({len(text) for text in wanted}) > 20
+
+
+def test_the_mark_that_closes_a_thought_is_counted_when_turns_go() -> None:
+    """Whatever the turns' length, the chat is the longest one that leaves room, with its closing mark."""
+    seen: list[str] = []
+
+    def script(prompt: str) -> list[int]:
+        seen.append(prompt)
+        return [*b"yes"]
+
+    begun = "{% for one in messages %}{{ one.content }}{% endfor %}{{ '<think>' }}{# '</think>' #}"
+    settings: Any = {"truncate": "turns", "max_new_tokens": 12, "chat_template_kwargs": {"chat_template": begun}}
+    model = ScriptedModel(script, context_length=64)
+    for length in range(1, 30):
+        chat = [{"role": "user", "content": "u" * length}] * 40
+        assert gen.generate(model, chat, thinking=False, **settings) == "yes"
+        assert seen[-1] == "u" * ((52 - len("<think></think>")) // length * length) + "<think></think>"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gen
@@ -284,6 +285,29 @@ def test_options_may_be_compared_after_a_thought_that_is_written() -> None:
         assert one != pytest.approx(gen.classify(model, prompt, options, chat=True), abs=1e-3)
     with pytest.raises(gen.ArgumentError, match="thinking is for chats"):
         gen.classify(model, "x", options, thinking=True)
+    with pytest.raises(gen.ArgumentError, match="max_batch_tokens must be a whole number at least 1, got '9'"):
+        gen.classify(model, prompts, options, max_batch_tokens="9", **thought)  # type: ignore[call-overload]
+
+
+def test_no_thought_is_the_same_however_it_is_said() -> None:
+    """0 is False, also for a prompt whose last character is in one token with an option's first one."""
+    model = gen.load("demo")
+    prompts: list[Any] = ["Once upon a ti", [{"role": "user", "content": "Once upon a ti"}]]
+    wanted = gen.classify(model, prompts, ["me", "ger"])
+    same: list[Any] = [False, 0, np.int64(0), [None, 0]]
+    for thinking in same:
+        assert gen.classify(model, prompts, ["me", "ger"], thinking=thinking) == wanted
+
+
+def test_the_part_of_a_text_counts_the_tokens_of_its_thought() -> None:
+    stream = gen.stream(scripted("Qwen3", "12"), "x", chat=True, thinking=30, sampler=greedy())
+    parts = []
+    for _ in stream.events():
+        parts.append(stream.so_far())
+    made = stream.completion()
+    for part in parts[:-1]:
+        assert part.reasoning_tokens == min(len(part.token_ids), made.reasoning_tokens)
+    assert 0 < parts[0].reasoning_tokens < parts[-2].reasoning_tokens == made.reasoning_tokens
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -341,4 +341,10 @@ class Text:
             seed=self.seed,
             top_logprobs=top_logprobs,
             reasoning=None if self._thoughts is None else self._thoughts.reasoning,
+            reasoning_tokens=min(walker.begins, len(token_ids))
+            if isinstance(walker := self._walker, ThoughtWalker)
+            else 0,
+            reasoning_cut=isinstance(walker, ThoughtWalker) and walker.cut,
+            drafted=self.drafted,
+            accepted=self.accepted,
         )
