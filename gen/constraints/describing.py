@@ -106,11 +106,11 @@ class _Writer:
         if "$ref" in schema:
             if schema["$ref"] in open_:
                 return f"{schema['$ref'].rpartition('/')[2]} again"
-            return self.said(self._resolved(schema), level, [*open_, schema["$ref"]])
+            return self.said(_also(self._resolved(schema), schema), level, [*open_, schema["$ref"]])
         if (options := _options(schema)) is not None:
-            return " or ".join(json.dumps(one, ensure_ascii=False) for one in options)
+            return " or ".join(dict.fromkeys(json.dumps(one, ensure_ascii=False) for one in options))
         if branches := schema.get("anyOf") or schema.get("oneOf"):
-            return " or ".join(dict.fromkeys(self.said(one, level, open_) for one in branches))
+            return " or ".join(dict.fromkeys(self.said(_also(one, schema), level, open_) for one in branches))
         kind = schema.get("type")
         if isinstance(kind, list):
             return " or ".join(self.said({**schema, "type": one}, level, open_) for one in kind)
@@ -132,9 +132,10 @@ class _Writer:
             notes = [self.description(part), "" if name in required else "may be left out"]
             told = "; ".join(filter(None, notes))
             lines.append(f"{pad}{json.dumps(name, ensure_ascii=False)}: {said}{f' ({told})' if told else ''}")
-        others = schema.get("additionalProperties", not properties)
-        if others:
-            lines.append(f"{pad}any name: {self.said(others, level + 1, open_)}")
+        patterns = schema.get("patternProperties", {})
+        others = [*patterns.values(), schema.get("additionalProperties", not properties and not patterns)]
+        values = dict.fromkeys(self.said(one, level + 1, open_) for one in others if one)
+        lines += [f"{pad}any name: {' or '.join(values)}"] if values else []
         return "{\n" + ",\n".join(lines) + f"\n{'  ' * level}}}" if lines else "{}"
 
     def _array(self, schema: Any, level: int, open_: Sequence[str]) -> str:
@@ -190,6 +191,13 @@ class _Writer:
             return ""
         own = schema.get("description") or (self.description(self._resolved(schema)) if "$ref" in schema else "")
         return " ".join(own.split())
+
+
+def _also(schema: Any, asked: Any) -> Any:
+    """A schema that requires what another one does, too."""
+    if not isinstance(schema, dict) or "required" not in asked:
+        return schema
+    return {**schema, "required": [*schema.get("required", ()), *asked["required"]]}
 
 
 def _is_open(schema: Any, open_: Sequence[str]) -> bool:

@@ -7,7 +7,9 @@ import json
 import logging
 import re
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
@@ -50,13 +52,13 @@ def alone(what: str) -> dict[str, str]:
     }
 
 
-def _of_hashable(schema: Any, made: Any) -> Any:
-    """The JSON schema of a set, marked if its members may be unhashable; members of any type become scalars."""
-    members = schema.get("items_schema", {"type": "any"})
-    if members["type"] == "any":
-        return {**made, "items": {"type": _SCALARS}}
-    unhashable = _unhashable(members)
-    return {**made, **alone(f"a set of {unhashable}")} if unhashable else made
+def _options_in(schema: Any) -> list[Any]:
+    """The values of a core schema that may be equal to a bool, or be one."""
+    kind = schema["type"]
+    if kind in ("bool", "int", "float"):
+        return [False, True] if kind == "bool" else [0, 1]
+    own = schema.get("members" if kind == "enum" else "expected", ())
+    return [*own, *(one for inner in _inner(schema) for one in _options_in(inner))]
 
 
 def _unhashable(schema: Any) -> str:
@@ -66,13 +68,18 @@ def _unhashable(schema: Any) -> str:
         return "values of any type" if kind == "any" else f"{kind}s, which cannot be hashed"
     if kind in ("model", "dataclass"):
         return "" if getattr(schema["cls"], "__hash__", None) else f"{schema['cls'].__name__}, which cannot be hashed"
+    return next((what for one in _inner(schema) if (what := _unhashable(one))), "")
+
+
+def _inner(schema: Any) -> list[Any]:
+    """The core schemas of what a value is made of, or of what it may be."""
     inner = [schema[name] for name in ("schema", "items_schema") if isinstance(schema.get(name), dict)]
     for name in ("items_schema", "choices"):
         found = schema.get(name, ())
         if isinstance(found, dict):
             found = () if "type" in found else found.values()
         inner += found
-    return next((what for one in inner if (what := _unhashable(one[0] if isinstance(one, tuple) else one))), "")
+    return [one[0] if isinstance(one, tuple) else one for one in inner]
 
 
 def _options(schema: Any, made: Any) -> Any:
@@ -100,6 +107,12 @@ def _converted(schema: Any, made: Any) -> Any:
     return {**made, CONVERTED: True}
 
 
+def _with_others(schema: Any, made: Any) -> Any:
+    """The JSON schema of a model's fields, marked if the names of its further properties are limited."""
+    names = schema.get("extras_keys_schema", {"type": "str"})
+    return made if names == {"type": "str"} else {**made, **alone("a limit of the names of further properties")}
+
+
 def _with(method: Callable[[Any], Any], add: Callable[[Any, Any], Any], schema: Any) -> Any:
     return add(schema, method(schema))
 
@@ -115,8 +128,9 @@ class PydanticSchemas(GenerateJsonSchema):
         added = {
             _options: ("enum", "literal"),
             _converted: ("function-before", "function-wrap"),
-            _of_hashable: ("set", "frozenset"),
+            self._of_hashable: ("set", "frozenset"),
             self._keyed: ("dict", "counter", "ordered-dict", "frozendict"),
+            _with_others: ("model-fields",),
             self._named: ("model-field", "dataclass-field", "typed-dict-field"),
         }
         for add, kinds in added.items():
@@ -146,11 +160,15 @@ class PydanticSchemas(GenerateJsonSchema):
         return {**made, "allOf": [{"pattern": pattern} for pattern in extra]} if extra else made
 
     def float_schema(self, schema: Any) -> Any:
-        """A number; multiples are limited to what a float holds exactly."""
+        """A number; multiples are limited to what a float holds exactly, or to where pydantic still takes the floats
+        next to multiples of a number that is no float, such as 0.1: it asks for a remainder below 1e-9.
+        """
         made = super().float_schema(schema)
         if "multipleOf" in made:
-            made["minimum"] = max(made.get("minimum", -(2**53)), -(2**53))
-            made["maximum"] = min(made.get("maximum", 2**53), 2**53)
+            step = made["multipleOf"]
+            most = 2**53 if Fraction(step) == Fraction(str(step)) else 2**22
+            made["minimum"] = max(made.get("minimum", -most), -most)
+            made["maximum"] = min(made.get("maximum", most), most)
         return made
 
     def date_schema(self, schema: Any) -> Any:
@@ -215,6 +233,30 @@ class PydanticSchemas(GenerateJsonSchema):
         if isinstance(schema["function"], type):
             return super().call_schema(schema)
         return alone("a function, which pydantic would call,")
+
+    def tagged_union_schema(self, schema: Any) -> Any:
+        """Alternatives that pydantic tells apart by a property, which must be there even if it has a default."""
+        made = super().tagged_union_schema(schema)
+        if callable(schema["discriminator"]):
+            return made
+        if "discriminator" not in made:  # an alias, whose alternatives are not all known yet
+            return {**made, "anyOf": [{"required": path} for path in schema["discriminator"]]}
+        name = made["discriminator"]["propertyName"]
+        asked = [{**one, "required": [*one.get("required", ()), name]} for one in made["oneOf"]]
+        return {**made, "oneOf": asked}
+
+    def _of_hashable(self, schema: Any, made: Any) -> Any:
+        """The JSON schema of a set, marked if its members may be unhashable; members of any type become scalars."""
+        members = schema.get("items_schema", {"type": "any"})
+        if members["type"] == "any":
+            return {**made, "items": {"type": _SCALARS}}
+        if unhashable := _unhashable(members):
+            return {**made, **alone(f"a set of {unhashable}")}
+        pairs = combinations(_options_in(members), 2)
+        alike = any(one == other and isinstance(one, bool) is not isinstance(other, bool) for one, other in pairs)
+        if schema.get("min_length", 0) > 1 and (alike or (members["type"] == "str" and self._converts(members))):
+            return {**made, REFUSED: "at least two members that may be read as one, such as 1 and True"}
+        return made
 
     def _keyed(self, schema: Any, made: Any) -> Any:
         """The JSON schema of a dict, with a schema of its keys if they are not just strings."""

@@ -39,6 +39,28 @@ class Node(BaseModel):
     next: "Node | None" = None
 
 
+class Oak(BaseModel):
+    kind: Literal["oak"] = "oak"
+
+
+class Elm(BaseModel):
+    kind: Literal["elm"] = "elm"
+    age: int = 3
+
+
+class Again(Enum):
+    ONE = 1
+    UNO = 1
+
+
+SHAPES = """Answer with JSON of this form:
+{
+  "kind": "oak"
+} or {
+  "kind": "elm",
+  "age": whole number (may be left out)
+}"""
+
 OR_NULL = {"anyOf": [{"$ref": "#/definitions/node"}, {"type": "null"}]}
 
 
@@ -93,6 +115,9 @@ ORDER = """Answer with JSON of this form:
         (date, 'Answer with date, as "2024-05-31"'),
         (list[int], "Answer with JSON of this form:\nlist of [whole number, ...]"),
         (gen.json_schema(TREE), 'Answer with JSON of this form:\n{\n  "of": list of [node again or null, ...]\n}'),
+        (dict[int, bool], "Answer with JSON of this form:\n{\n  any name: true or false\n}"),
+        (Annotated[Oak | Elm, Field(discriminator="kind")], SHAPES),
+        (Again, "Answer with JSON of this form:\n1"),
         (gen.json_schema({"type": ["integer", "null"]}), "Answer with JSON of this form:\nwhole number or null"),
     ],
 )

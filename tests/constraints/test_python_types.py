@@ -102,6 +102,41 @@ class Frozen(BaseModel):
     number: int
 
 
+class OnlyWithK(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[Annotated[str, Field(pattern="^k")], int]
+
+
+class Square(BaseModel):
+    kind: Literal["square"] = "square"
+    side: int
+
+
+class Circle(BaseModel):
+    kind: Literal["circle"] = "circle"
+    radius: int = 1
+
+
+class AliasedSquare(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+    kind: Literal["square"] = Field("square", alias="Kind")
+    side: Literal["a"] = "a"
+
+
+class AliasedCircle(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+    kind: Literal["circle"] = Field("circle", alias="Kind")
+    side: Literal["a"] = "a"
+
+
+class OtherSquare(AliasedSquare):
+    side: Literal["b"] = "b"  # type: ignore[assignment]
+
+
+Shape = Annotated[Square | Circle, Field(discriminator="kind")]
+Squares = Annotated[AliasedSquare | OtherSquare, Field(discriminator="side")]
+
+
 NEW_YEAR = datetime(2020, 1, 1, tzinfo=UTC)
 STRINGS: list[Any] = [
     str,
@@ -195,7 +230,14 @@ OTHERS: list[Any] = [
     Annotated[set[Literal["a", "b", "c"]], Field(min_length=2)],
     Annotated[set[Annotated[int, Field(ge=1, le=49)]], Field(min_length=6, max_length=6)],
     Annotated[float, Field(multiple_of=5)],
+    Annotated[float, Field(multiple_of=0.7)],
+    Annotated[float, Field(multiple_of=1e-7)],
     Short,
+    list[Shape],
+    Annotated[AliasedSquare | AliasedCircle, Field(discriminator="kind")],
+    Annotated[Squares | AliasedCircle, Field(discriminator="kind")],
+    Annotated[set[Literal[1, True, "a"]], Field(min_length=1)],
+    Annotated[set[bool], Field(min_length=2)],
 ]
 
 
@@ -329,6 +371,13 @@ def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
             Annotated[dict[Annotated[str, pydantic.StringConstraints(to_lower=True)], int], Field(min_length=4)],
             "at least 4",
         ),
+        (Annotated[set[Literal[1, True]], Field(min_length=2)], "#: at least two members that may be read as one"),
+        (list[Annotated[frozenset[Level | bool], Field(min_length=3)]], "#/items: at least two members"),
+        (
+            Annotated[set[Annotated[str, pydantic.StringConstraints(to_upper=True)]], Field(min_length=2)],
+            "at least two members that may be read as one",
+        ),
+        (OnlyWithK, "#: a limit of the names of further properties"),
         (dict[Literal["a", 1], int], "#: pydantic reads no key of JSON as 1; take options that are strings"),
         (list[dict[Half, int]], "#/items: pydantic reads no key of JSON as"),
         (Annotated[int, gen.regex("1")], "#: gen.regex cannot stand in Annotated; give it as it is"),
