@@ -59,10 +59,10 @@ class Counter:
     [
         (gen.samplers.greedy(), 6, 12),
         (gen.samplers.multinomial(temperature=0.8, top_k=50, top_p=0.9), 7, 40),
-        (gen.samplers.beam_search(4), 24, 20),
-        (gen.samplers.beam_search(4, early_stopping=True, length_penalty=0.5), 25, 20),
-        (gen.samplers.beam_search(2, early_stopping="never", length_penalty=0.5), 25, 20),
-        (gen.samplers.beam_search(4, repetition_penalty=1.2), 41, 10),
+        (gen.samplers.beam_search(4), 24, 21),
+        (gen.samplers.beam_search(4, early_stopping=True, length_penalty=0.5), 25, 21),
+        (gen.samplers.beam_search(2, early_stopping="never", length_penalty=0.5), 25, 21),
+        (gen.samplers.beam_search(4, repetition_penalty=1.2), 42, 10),
     ],
     ids=["greedy", "cuts", "beams", "beams that stop early", "beams to the limit", "beams with a penalty"],
 )
