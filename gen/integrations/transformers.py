@@ -79,7 +79,7 @@ class SamplerProcessor:
             self._row_seeds = to_device(torch.tensor(self._seeds_of(len(scores)), device="cpu"), scores.device)
             self._weights = torch.zeros(len(scores), dtype=torch.float32, device=scores.device)
         logits = scores[:, : self._vocab_size]
-        keys = row_keys(self._row_seeds, self._step + 1)[-1]
+        [keys] = row_keys(self._row_seeds, 1, first=self._step)
         token_ids, _, _ = self._sampler.step(logits, self._weights, keys)
         self._step += 1
         return torch.full_like(scores, -torch.inf).scatter_(1, token_ids, 0.0)

@@ -26,16 +26,16 @@ _ROW_KEY, _SAMPLE_SEED = 2**32, 2**33
 _HALF = torch.tensor(0.5 + 2.0**-53, dtype=torch.float64, device="cpu")
 
 
-def row_keys(seeds: Tensor, steps: int) -> Tensor:
-    """The keys of all steps of a generation: one for each row and each number of new tokens.
+def row_keys(seeds: Tensor, steps: int, first: int = 0) -> Tensor:
+    """The keys of steps of a generation: one for each row and each number of new tokens.
 
     Args:
         seeds: (rows,), int64, any device.
-        steps: how many steps.
+        steps, first: how many steps, and how many new tokens there are before the first of them.
     Returns:
         (steps, rows), int64, on the same device. Host sync: none.
     """
-    counter = torch.arange(_ROW_KEY, _ROW_KEY + steps, device=seeds.device)
+    counter = torch.arange(_ROW_KEY + first, _ROW_KEY + first + steps, device=seeds.device)
     return splitmix64(seeds, counter.unsqueeze(1))
 
 
