@@ -234,7 +234,7 @@ def _survey(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The logits without NaN and +inf, their blocks' maxima, and each row's largest, (rows, 1) float32."""
     maxima = block_maxima(logits)
     top = maxima.amax(-1, keepdim=True).float()
-    if not bool(top.isfinite().all()):
+    if not all(map(math.isfinite, top.flatten().tolist())):
         logits = _cleaned(logits.float())
         maxima = block_maxima(logits)
         top = maxima.amax(-1, keepdim=True).clamp_(min=-_LARGEST)
@@ -250,7 +250,7 @@ def _best(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         best = np.array([row.argmax() for row in logits.detach().numpy()])  # rows may lie apart
         token_ids = torch.from_numpy(best).unsqueeze(1)
         top = logits.gather(1, token_ids)
-        if bool(top.isfinite().all()):
+        if all(map(math.isfinite, top.flatten().tolist())):
             return logits, token_ids, top
     logits, maxima, top = _survey(logits)
     block = maxima.argmax(-1, keepdim=True)
