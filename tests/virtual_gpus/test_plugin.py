@@ -102,11 +102,3 @@ def test_neither_the_package_nor_the_plugin_loads_torch_before_it_is_asked_for(t
     command = [sys.executable, "-m", "pytest", *options, "test_theirs.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_old_plugin_and_fixtures_are_empty_but_for_a_warning() -> None:
-    for name in ("gen.testing.plugin", "gen.testing.fixtures"):
-        sys.modules.pop(name, None)
-        with pytest.warns(DeprecationWarning, match=rf"{name} is empty: pytest finds"):
-            module = import_module(name)
-        assert vars(module).keys() - {"warnings"} == {key for key in vars(module) if key.startswith(("__", "@"))}
