@@ -16,7 +16,7 @@ from gen.calls.rollouts import Rollouts, for_rollouts, rollouts_of
 from gen.calls.streams import EngineStream, OwnTurns, Stream
 from gen.completions import Completion
 from gen.engine import runs_in_engines, submit
-from gen.errors import ArgumentError, Interrupted
+from gen.errors import ArgumentError, Interrupted, show
 from gen.loop.engine_thread import EngineThread
 from gen.loop.feed import Feed
 from gen.loop.jobs import Job, new_job
@@ -276,7 +276,8 @@ def generate(
         check_flag(name, flag)
     if max_batch_tokens is not None:
         max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
-    tensors = isinstance(details, str) and details == "tensors"
+    if (tensors := isinstance(details, str)) and details != "tensors":
+        raise ArgumentError(f'details must be True, False or "tensors", got {show(details)}')
     call = read_call(
         model,
         prompt,

@@ -38,15 +38,21 @@ GENERATING: Hints = {
     ("system", "system_prompt", "instructions"): 'a message {{"role": "system", "content": {}}} in the prompt',
     ("logprobs", "output_scores", "output_logits"): "details=True, top_logprobs=...",
     ("return_dict_in_generate", "return_full_text"): "details=True",
-    ("streamer", "stream"): "gen.stream instead",
+    ("streamer", "stream"): "gen.stream instead, or gen.astream",
     ("max_retries", "num_retries"): "retries={}",
-    ("retries",): "gen.generate or an engine's generate instead: a stream has shown its text when its type refuses it",
-    ("details",): "completion() of the stream, at its end",
     ("generator", "rng", "random_state", "random_seed"): "seed=...",
-    ("generation_config",): "its parts: sampler=..., max_new_tokens=..., stop=...",
+    ("generation_config", "sampling_params"): "its parts: sampler=..., max_new_tokens=..., stop=...",
     ("device", "dtype", "torch_dtype", "device_map"): "it in gen.load",
-    ("batch_size",): "max_batch_tokens=..., or leave it out",
+    ("batch_size",): "rows=... in gen.generate_iter or gen.Engine, or leave it out",
     ("attention_mask", "pad_token_id", "use_cache"): "nothing; gen sees to it",
+}
+STREAMING: Hints = {  # instead of GENERATING's, for functions that return streams
+    ("details", "return_dict_in_generate", "return_full_text"): "completion() of the stream, at its end",
+    ("logprobs", "output_scores", "output_logits"): "top_logprobs=..., and read completion() of the stream",
+    ("retries", "max_retries", "num_retries"): (
+        "gen.generate or an engine's generate instead: a stream has shown its text when its type refuses it"
+    ),
+    ("streamer", "stream"): "nothing; it is a stream",
 }
 LOADING: Hints = {
     ("torch_dtype",): "dtype={}",
@@ -106,7 +112,10 @@ def refuse_unknown_arguments(
     unknown = {name: value for name, value in given.items() if name not in known}
     if not unknown:
         return
-    instead = [text.format(show(unknown[name], 40), name=name) for name, text in _hints_for(unknown, hints)]
+    by_name = {name: text for names, text in hints.items() for name in names}
+    if hints is GENERATING and "details" not in known:
+        by_name |= {name: text for names, text in STREAMING.items() for name in names}
+    instead = [text.format(show(unknown[name], 40), name=name) for name, text in by_name.items() if name in unknown]
     if hints is GENERATING and (samplers := ", or ".join(_samplers(unknown))):
         instead.append(samplers)
     if not instead:
@@ -115,14 +124,11 @@ def refuse_unknown_arguments(
     raise UnknownArgumentError(f"{function} takes no {names}; write {', and '.join(instead)}.")
 
 
-def _hints_for(unknown: Mapping[str, Any], hints: Hints) -> Iterator[tuple[str, str]]:
-    for names, text in hints.items():
-        yield from ((name, text) for name in names if name in unknown)
-
-
 def _samplers(unknown: Mapping[str, Any]) -> Iterator[str]:
     """The samplers that have these settings."""
     settings = {_SETTINGS.get(name, name): value for name, value in unknown.items()}
+    if isinstance(top_k := settings.get("top_k"), int) and top_k < 1:  # off, as transformers and vLLM write it
+        settings["top_k"] = None
     chosen: list[Any] = [MultinomialSampler, BeamSearchSampler]
     if settings.keys() & {"beams", "length_penalty", "early_stopping"}:
         chosen = [BeamSearchSampler, MultinomialSampler]

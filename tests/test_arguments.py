@@ -247,6 +247,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"seed": b"1"}, "seed must be a whole number"),
     ({"chat": "no"}, "chat must be True or False, got 'no'"),
     ({"details": numpy.array([1, 2])}, "details must be True or False"),
+    ({"details": "tensor"}, 'details must be True, False or "tensors", got'),
     ({"num_return_sequences": numpy.array([1, 2])}, "num_return_sequences must be a whole number at least 1"),
     ({"num_return_sequences": 1.5}, "num_return_sequences must be a whole number at least 1"),
     ({"sampler": multinomial(10**12)}, "the sampler makes 1000000000000 texts of a prompt, and a call at most 1000000"),

@@ -2,13 +2,14 @@
 
 import asyncio
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 import gen
-from gen.hints import GENERATING
+from gen.hints import GENERATING, STREAMING, refuse_unknown_arguments
 from gen.requests.settings import Settings
 from tests.helpers import ScriptedModel
 
@@ -28,6 +29,7 @@ def call(name: str) -> Callable[..., Any]:
 
 
 FUNCTIONS = ["generate", "stream", "agenerate", "astream", "submit"]
+ENGINES = [gen.Engine.submit, gen.Engine.submit_all, gen.Engine.generate, gen.Engine.agenerate]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -36,7 +38,7 @@ FUNCTIONS = ["generate", "stream", "agenerate", "astream", "submit"]
     [
         ({"temperature": 0.7}, "sampler=gen.samplers.multinomial(temperature=0.7)"),
         ({"top_p": 0.9, "top_k": 3, "do_sample": True}, "sampler=gen.samplers.multinomial(top_p=0.9, top_k=3)"),
-        ({"min_p": 0.1}, "sampler=gen.samplers.multinomial(min_p=0.1)"),
+        ({"min_p": 0.1, "top_k": 0}, "sampler=gen.samplers.multinomial(min_p=0.1, top_k=None)"),
         ({"do_sample": True}, "sampler=gen.samplers.multinomial()"),
         ({"do_sample": False, "repetition_penalty": 1.2}, "sampler=gen.samplers.greedy(repetition_penalty=1.2)"),
         ({"bad_words_ids": [[3]]}, "sampler=gen.samplers.multinomial(bad_words=[[3]])"),
@@ -75,6 +77,16 @@ def test_other_names_are_answered_with_the_nearest_and_all_that_there_are(functi
         assert len(str(caught.value)) < 500
         str(caught.value).encode()
     assert model.steps == 0
+
+
+@pytest.mark.parametrize("function", [getattr(gen, name) for name in FUNCTIONS[:-1]] + [*ENGINES, gen.generate_iter])
+def test_no_function_is_said_to_take_what_it_does_not_take(function: Callable[..., Any]) -> None:
+    known = [name for name in inspect.signature(function).parameters if name != "self"]
+    for name in {name for names in [*GENERATING, *STREAMING] for name in names} - {*known}:
+        with pytest.raises(gen.ArgumentError) as caught:
+            refuse_unknown_arguments(function.__name__, {name: 1}, known)
+        advice = str(caught.value).split("; write ")[1]
+        assert " in gen." in advice or {*re.findall(r"\b(\w+)=", advice)} <= {*known}, advice
 
 
 @pytest.mark.parametrize("name", [name for names in GENERATING for name in names])

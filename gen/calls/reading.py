@@ -271,12 +271,12 @@ def _refuse_lists(settings: Settings) -> None:
         if isinstance(as_lists(given), list | tuple | range):
             raise ArgumentError(
                 f"{name} is a list, one for each prompt of a list, and the prompt is a single one; give {name} without "
-                f"the list, or the prompt as a list of one. Got {show(given)}"
+                f"the list. Got {show(given)}"
             )
     if is_list_for_each(settings.stop):
         raise ArgumentError(
             "stop has lists or None in it, one for each prompt of a list, and the prompt is a single one; give stop as "
-            f"a list of strings, or the prompt as a list of one. Got {show(settings.stop)}"
+            f"a list of strings. Got {show(settings.stop)}"
         )
 
 

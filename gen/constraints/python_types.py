@@ -43,7 +43,7 @@ def schema_of(output_type: Any, *, required: Literal["all"] | None = None) -> tu
         schema = adapter.json_schema(schema_generator=AllRequired if required else PydanticSchemas)
     except Exception as error:  # pydantic raises many kinds, and calls methods of the user's
         lines = str(error).splitlines() or [type(error).__name__]
-        reason = " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:200]
+        reason = " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:200].partition(" Set `arbitrary_types")[0]
         raise ConstraintError(f"{show(output_type)} is no output type: {reason}") from error
     if why := _refusal(adapter.core_schema):
         raise ConstraintError(f"{show(output_type)}: {why}.")

@@ -162,6 +162,8 @@ def run_batch(
     given = {name: value for name, value in locals().items() if name not in _OF_THE_CALL}
     names = [str(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
     folder = _read_folder(out)
+    if not isinstance(model, str | Path):
+        raise ArgumentError(f"model must be the name or the folder of a model, which workers load, got {show(model)}")
     if logits_processors is not None:
         raise ArgumentError("logits_processors are functions, which a job's manifest cannot have; leave them out.")
     if executor not in ("local", "ray"):

@@ -113,8 +113,8 @@ def step_with_generator(
     """
     if sampler.penalties is not None:
         raise ArgumentError(
-            "penalties, bad words, n-grams and minimum lengths need the tokens so far, which only gen.generate and "
-            "gen.stream have; make the sampler without them to call it in another loop."
+            "penalties, bad words, n-grams and minimum lengths need the tokens so far, which gen's own loop has; make "
+            "the sampler without them to call it in another loop."
         )
     source = torch.device("cpu") if rng is None else rng.device
     keys = torch.empty(len(logits), dtype=torch.int64, device=source).random_(-(2**63), None, generator=rng)

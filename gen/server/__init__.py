@@ -21,11 +21,14 @@ def app(engine: "Engine", **settings: Any) -> "Starlette":
         engine: runs the requests.
         settings: those of `Settings`, by their names.
     Raises:
-        ArgumentError: a setting cannot be used.
+        ArgumentError: it is no engine, or a setting cannot be used.
         ModelError: starlette is not installed.
     """
-    from gen.errors import ModelError
+    from gen.engine import Engine
+    from gen.errors import ArgumentError, ModelError, show
 
+    if not isinstance(engine, Engine):
+        raise ArgumentError(f"app takes an engine, as gen.Engine(model), got {show(engine)}")
     try:
         from gen.server.routes import routed
     except ModuleNotFoundError as error:

@@ -405,7 +405,7 @@ def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
         (dict[int | None, int], "#: keys of several types"),
         (dict[str, list[complex]], "#/additionalProperties/items: a complex number"),
         (type[int], "a class"),
-        (5, "is no output type"),
+        (5, r"5 is no output type: Unable to generate pydantic-core schema for 5\.$"),  # without pydantic's advice
         (range, "is no output type"),
         (Enum("Empty", []), 'is no output type: Error building "enum" validator: .*member'),
     ],

@@ -354,6 +354,7 @@ def _inner() -> Any:
         ({"describe": True}, "describes the job's output type, and it has none"),
         ({"retries": -1}, "retries must be a whole number at least 0"),
         ({"speculate": True}, 'speculate must be "auto", False or'),
+        ({"model": print}, "model must be the name or the folder of a model, which workers load"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_a_worker_starts(

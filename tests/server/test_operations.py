@@ -330,3 +330,8 @@ def test_keys_of_a_cluster_have_names_and_limits_as_in_a_file(monkeypatch: pytes
     assert gen.server.Settings(**server).keys == (Key(name="alice", **alice), Key(name="bob", key="b"))
     with pytest.raises(gen.ArgumentError, match=r"\[keys.eve\] must have a key"):
         split({"model": "demo", "keys": {"eve": {"kye": "a"}}})
+
+
+def test_an_application_of_a_model_is_refused(engine: gen.Engine) -> None:
+    with pytest.raises(gen.ArgumentError, match=r"app takes an engine, as gen.Engine\(model\), got "):
+        gen.server.app(engine.model)  # type: ignore[arg-type]
