@@ -23,7 +23,7 @@ from gen.requests.request import Request
 from gen.requests.settings import Settings, is_list_for_each, read_drafts
 from gen.samplers import Sampler
 from gen.samplers.base import read_sampler
-from gen.samplers.kinds import is_beam_search
+from gen.samplers.kinds import is_beam_search, refuse_tensors
 from gen.tools.describing import with_system_text
 
 OnErrors = Literal["raise", "return"]
@@ -73,6 +73,8 @@ def read_call(
     failed: dict[int, GenError] | None = {} if errors == "return" else None
     sampler = model.recommended_sampler if settings.sampler is None else settings.sampler
     samplers = of_each("sampler", "sampler", sampler, len(prompts), read_sampler)
+    if len(prompts) > 1:
+        refuse_tensors(samplers)
     if one and samplers[0].samples != 1:
         made = samplers[0].samples
         raise ArgumentError(f"{one} makes one text, the sampler makes {made} a prompt; use gen.generate.")

@@ -26,6 +26,7 @@ from gen.models.base import Model
 from gen.models.checks import check_model
 from gen.requests.prompts import Prompt
 from gen.requests.settings import AllSettings, read_settings, shows_settings
+from gen.samplers.kinds import refuse_tensors
 
 
 @shows_settings
@@ -75,6 +76,7 @@ def generate_iter(
     if max_batch_tokens is not None:
         max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
     rows = usual_rows(model) if rows is None else read_whole("rows", rows, minimum=1)
+    refuse_tensors([shared.sampler])
     constraint = None if output_type is None else compile(model, output_type)
     lists = {name: as_lists(getattr(shared, name)) for name in ("max_new_tokens", "seed", "thinking", "draft")}
     drafts = lists["draft"]

@@ -27,9 +27,10 @@ class MultinomialSampler(Penalties):
     the draw; Fan et al. 2018, arXiv:1805.04833 (top-k); Holtzman et al. 2019, arXiv:1904.09751 (top-p); Nguyen et al.
     2024, arXiv:2407.01082 (min-p).
 
-    top_k, top_p, min_p and temperature may also be tensors (rows,) on the logits' device, with one value for each row.
-    Tensors are copied, and the host does not check their range; see `gen.samplers.parameters.Parameters`. The arguments
-    of `gen.samplers.Penalties` are taken too. Attributes have the names of the arguments.
+    top_k, top_p, min_p and temperature may also be tensors (rows,) on the logits' device, with one value for each row;
+    in `gen.generate`, for one prompt alone, with one for each sample. Tensors are copied, and the host does not check
+    their range; see `gen.samplers.parameters.Parameters`. The arguments of `gen.samplers.Penalties` are taken too.
+    Attributes have the names of the arguments.
 
     Args:
         samples: how many texts the loop makes for each prompt.

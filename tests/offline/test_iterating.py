@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 import gen
 from gen.samplers import beam_search, greedy, multinomial
@@ -80,6 +81,7 @@ def test_a_prompt_that_fails_is_an_error_and_costs_no_other_its_text(llama: Any)
         (["a"], {"stop": [1]}, "stop"),
         (["a"], {"chat": True}, "chat template"),
         (["a"], {"temperature": 1}, "sampler=gen.samplers.multinomial"),
+        (["a"], {"sampler": gen.samplers.multinomial(top_p=torch.ones(1))}, "parameters are tensors"),
         (["a"], {"output_type": gen.regex("a{9}"), "max_new_tokens": 8}, "has 9 tokens, max_new_tokens is 8"),
     ],
 )
