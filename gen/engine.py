@@ -188,7 +188,7 @@ class Engine:
 
         Raises: as `submit`, and as `gen.generate` for a text that fails.
         """
-        [stream] = self._submit(Engine.generate, prompt, output_type, settings, one="generate")
+        [stream] = self._submit(Engine.generate, prompt, output_type, settings, one="generate", details=details)
         while True:
             try:
                 completion = stream.completion()
@@ -217,7 +217,7 @@ class Engine:
         self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **settings: Unpack[AskedSettings]
     ) -> Any:
         """As `generate`, from asyncio; a task that is cancelled frees its row by the next step."""
-        [stream] = self._submit(Engine.agenerate, prompt, output_type, settings, one="agenerate")
+        [stream] = self._submit(Engine.agenerate, prompt, output_type, settings, one="agenerate", details=details)
         while True:
             try:
                 async with stream:
@@ -241,6 +241,7 @@ class Engine:
         given: EngineSettings | AskedSettings,
         *,
         one: str = "",
+        details: bool = True,
     ) -> list[EngineStream]:
         settings: dict[str, Any] = {**given}
         cache_salt, priority = settings.pop("cache_salt", None), settings.pop("priority", 0)
@@ -253,13 +254,13 @@ class Engine:
             read_settings(function, settings),
             one=one,
             late=True,
-            details=True,
+            details=details,
             max_batch_tokens=self._own_tokens,
             receipts=receipts,
             retries=retries,
             check=check_loaded,
         )
-        if self._step_rows > 1 and self._step_rows % (needed := find_step_rows(self._model, True)):
+        if self._step_rows > 1 and self._step_rows % (needed := find_step_rows(self._model, True, call.requests)):
             raise ModelError(
                 f"exact=True needs steps of {needed} rows now, and this engine was made for steps of "
                 f"{self._step_rows}: the model's dtype or torch's threads have changed. Close it, and make another "

@@ -119,3 +119,15 @@ def test_paths_of_strangers_are_refused_and_so_is_what_is_no_small_picture(tmp_p
             read_images([wrong], None, local_files=False)
     with pytest.raises(gen.ArgumentError, match="local_files must be True or False"):
         gen.generate(model, "a", local_files=0)  # type: ignore[call-overload]
+
+
+def test_prompts_with_images_do_not_have_the_same_bits_in_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = gen.from_transformers(tiny_vision_model("llava"), tiny_processor("llava"))
+    monkeypatch.setattr(model, "find_step_rows", lambda: 2)  # as of a model whose images take linear layers alone
+    given: Any = {"images": [picture(1)], "max_new_tokens": 2}
+    refused = r"prompt 0 has images; exact=True is not possible with these"
+    for function in (gen.generate, gen.stream):
+        with pytest.raises(gen.ArgumentError, match=refused):
+            function(model, "<image>", exact=True, **given)
+    with gen.Engine(model, exact=True) as engine, pytest.raises(gen.ArgumentError, match=refused):
+        engine.submit("<image>", **given)
