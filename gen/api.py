@@ -195,8 +195,8 @@ def generate(
         details: whether to return a `Completion` instead of each text. "tensors" returns the `Rollouts` of all texts
             instead: their tokens and log-probabilities as tensors on the device, for trainers.
         errors: with "return", if a prompt of a list fails, its error takes the place of its result, and the other
-            prompts go on. This includes prompts that are too long and texts that are not whole. Errors that are not
-            about a single prompt are raised.
+            prompts go on. This includes prompts that are too long, images that cannot be read and texts that are not
+            whole. Errors that are not about a single prompt are raised.
         num_return_sequences: how many texts of a beam search to return for each prompt, best first.
         logits_processors: functions (token_ids, lengths, logits) -> logits that change the logits before the sampler.
             token_ids, (rows, columns) int64, has each row's tokens so far, of prompt and text, and -1 after them;
@@ -251,7 +251,7 @@ def generate(
         retries: how often a chat may go on where the type's own validators refuse a value: the refused answer, without
             its thought, and what the type says of it become further turns. `Completion.attempts` counts the answers; if
             the last one is refused too, its error is raised. Of a list, only the prompts that failed are asked again.
-            For chats, and samplers that make one text.
+            For chats with an output type, and samplers that make one text.
     Returns:
         A str for a prompt, or a value of its output type; for a list of prompts, which may be empty, a list with one
         for each. A prompt that has several texts (a multinomial sampler with samples, num_return_sequences above 1) has

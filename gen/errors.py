@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from copyreg import __newobj__  # type: ignore[attr-defined]
 from difflib import get_close_matches
@@ -156,6 +157,17 @@ class BatchError(GenError):
         which = f"prompt {number}" if len(errors) == 1 else f"{len(errors)} prompts, the first of them prompt {number}"
         super().__init__(f"of {prompts} prompts {which} failed: {error} The other texts are in .results of this error.")
         self.results = results
+
+
+@contextmanager
+def kept_in(failed: dict[int, GenError] | None, number: int) -> Iterator[None]:
+    """Keep the first GenError of a prompt, instead of raising it; None keeps none."""
+    try:
+        yield
+    except GenError as error:
+        if failed is None:
+            raise
+        failed.setdefault(number, error)
 
 
 class Interrupted(_Pickled, KeyboardInterrupt):

@@ -496,6 +496,12 @@ def test_errors_may_be_returned_each_in_the_place_of_its_prompt(how: str) -> Non
     assert [type(one) for one in generate(Broken(), ["a!", "b", "c?"])] == [ZeroDivisionError, str, gen.SamplingError]
     with pytest.raises(gen.ArgumentError, match='errors must be "raise", or "return" for a list'):
         gen.generate(model, ["ab"], errors="ignore")  # type: ignore[call-overload]
+    drafted = generate(model, ["ab", "cd"], draft=[[10**6], "cd"], max_new_tokens=2)
+    assert "draft has the token id 1000000" in str(drafted[0]) and drafted[1] == "cd"
+    chats: list[Any] = ["ab", [{"role": "user", "content": "ab"}]]
+    for name, value in (("describe", True), ("retries", 1)):
+        told = generate(gen.load("demo"), chats, gen.choice(["a", "b"]), **{name: value})
+        assert isinstance(told[0], gen.ArgumentError) and "prompt 0 is none" in str(told[0]) and told[1] in ("a", "b")
     if how == "generate":
         made = generate(model, ["ab", "abcdefgh"], max_new_tokens=8, max_batch_tokens=12)
         assert made[0] == "ab" and "max_batch_tokens=12 is too little for prompt 1" in str(made[1])

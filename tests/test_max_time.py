@@ -7,9 +7,9 @@ import pytest
 from torch import Tensor
 
 import gen
+from gen.calls import reading
 from gen.constraints import compiling
 from gen.loop import engine_thread, scheduler
-from gen.requests import reading
 from gen.samplers import beam_search, multinomial
 from tests.helpers import ScriptedModel, ScriptedRows
 from tests.helpers.engines import GatedModel
@@ -108,6 +108,21 @@ def test_a_request_whose_type_is_not_compiled_in_time_is_told_so(clock: Clock, m
             list(stream)
         assert caught.value.completion.finish_reason == "timeout"
         go_on.set()
+
+
+def test_the_time_in_which_a_call_compiles_its_type_counts(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, compile = gen.regex("[a-h]{1,8}"), compiling.compile
+
+    def slowly(*given: Any) -> Any:
+        clock.now += 2
+        return compile(*given)
+
+    monkeypatch.setattr(compiling, "compile", slowly)
+    model = TickingModel("abcdefgh", clock)
+    for seconds, text in ((3.5, "abc"), (1, "")):
+        with pytest.raises(gen.IncompleteError, match="Give more max_time") as caught:
+            gen.generate(model, "x", kind, max_time=seconds)
+        assert caught.value.completion.text == text
 
 
 def test_times_that_cannot_be_kept_are_refused() -> None:

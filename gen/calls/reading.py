@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
+from time import monotonic
 from typing import Any, Literal
 
 from gen.arguments import LARGEST, as_lists, check_flag, read_whole
 from gen.calls.call import Call
 from gen.calls.retrying import next_turn
 from gen.constraints.constraint import Constraint
-from gen.errors import ArgumentError, ConstraintError, GenError, ValueRefusedError, show
+from gen.errors import ArgumentError, ConstraintError, GenError, ValueRefusedError, check_number, kept_in, show
 from gen.loop.memory import check_room
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model
@@ -23,7 +24,7 @@ from gen.requests.request import Request
 from gen.requests.settings import Settings, is_list_for_each, read_drafts
 from gen.samplers import Sampler
 from gen.samplers.base import read_sampler
-from gen.samplers.kinds import is_beam_search, refuse_tensors
+from gen.samplers.kinds import draws, is_beam_search, refuse_tensors
 from gen.tools.describing import with_system_text
 
 OnErrors = Literal["raise", "return"]
@@ -61,6 +62,7 @@ def read_call(
         ModelError: the model was changed so that gen can no longer run it, or it recommends sampling parameters that no
             sampler takes; or as `find_step_rows`.
     """
+    begun = monotonic()  # compiling takes time of max_time, too
     check(model)
     step_rows = find_step_rows(model, exact)
     prompts, batch = split_prompts(prompt)
@@ -78,6 +80,7 @@ def read_call(
     if one and samplers[0].samples != 1:
         made = samplers[0].samples
         raise ArgumentError(f"{one} makes one text, the sampler makes {made} a prompt; use gen.generate.")
+    deadline = None if settings.max_time is None else begun + _read_max_time(settings.max_time, samplers)
     check_flag("details", details)
     for name in ("top_logprobs", "prompt_logprobs"):
         if getattr(settings, name) is not None and not details:
@@ -90,12 +93,15 @@ def read_call(
     distinct = {id(each): each for each in types}  # a type that several prompts share is compiled once
     compiled = {key: _compiled(model, each, late) for key, each in distinct.items()}
     own_tokens = tokens_of_a_step_row(max_batch_tokens, step_rows)
-    images = read_images(settings.images, count, local_files=settings.local_files)
+    images = read_images(settings.images, count, local_files=settings.local_files, failed=failed)
     check_flag("describe", settings.describe)
     if settings.describe:
         check_flag("chat", settings.chat)
-        prompts = [_described(settings, *one) for one in zip(range(len(prompts)), prompts, images, types, strict=True)]
-    retries = _read_retries(retries, settings, prompts, samplers)
+        for number, each in enumerate(zip(prompts, images, types, strict=True)):
+            with kept_in(failed, number):
+                prompts[number] = _described(settings, number, *each)
+    retries = _read_retries(retries, settings, prompts, types, samplers, failed)
+    drafts = read_drafts(model, settings.draft, len(prompts), batch=batch, failed=failed)
     requests = read_requests(
         model,
         prompts,
@@ -104,10 +110,10 @@ def read_call(
         images,
         typed=[each is not None for each in types],
         max_batch_tokens=own_tokens,
+        skipped=tuple(failed or ()),
         failed=failed,
     )
     find_step_rows(model, exact, requests)
-    drafts = read_drafts(model, settings.draft, len(prompts), batch=batch)
     read: list[Request] = []
     write_receipt = ReceiptWriter(model).receipt if details and receipts else None
     score_fields = None
@@ -117,14 +123,15 @@ def read_call(
         score_fields = FieldScorer(model).scores
     for request in requests:
         number = request.number
-        request = replace(request, write_receipt=write_receipt, score_fields=score_fields, draft=drafts[number])
+        request = replace(request, draft=drafts[number], deadline=deadline)
+        request = replace(request, write_receipt=write_receipt, score_fields=score_fields)
         if retries:
             own = _of_prompt(settings, number, batch=batch)
             messages = as_messages(prompts[number], chat=settings.chat, images=len(images[number]))
             again = partial(_next_turn, model, messages, types[number], own, own_tokens, details, receipts, retries - 1)
             request = replace(request, retry=again)
         constraint, compile_late = compiled[id(types[request.number])]
-        try:
+        with kept_in(failed, number):
             if compile_late is not None:
                 request = replace(request, late=partial(_constrained_late, model, compile_late, own_tokens))
             else:
@@ -133,10 +140,6 @@ def read_call(
                 rows = kind_of_search(request.sampler).width * step_rows
                 check_room([(request.number, rows, len(request.prompt_ids) + request.limit)], max_batch_tokens)
             read.append(request)
-        except GenError as error:
-            if failed is None:
-                raise
-            failed[request.number] = error
     return Call(read, batch, returned, details, failed, step_rows)
 
 
@@ -155,22 +158,45 @@ def _described(settings: Settings, number: int, prompt: Prompt, images: Sequence
     return with_system_text(messages, describe(output_type))
 
 
-def _read_retries(retries: int, settings: Settings, prompts: Sequence[Prompt], samplers: Sequence[Sampler]) -> int:
+def _read_retries(
+    retries: int,
+    settings: Settings,
+    prompts: Sequence[Prompt],
+    types: Sequence[Any],
+    samplers: Sequence[Sampler],
+    failed: dict[int, GenError] | None,
+) -> int:
     """How often a refused value is asked for again."""
     retries = read_whole("retries", retries)
     if not retries:
         return 0
     check_flag("chat", settings.chat)
-    chats = [as_messages(one, chat=settings.chat, images=0) for one in prompts]
-    if not all(chats):
-        number = [*map(bool, chats)].index(False)
+    for number, one in enumerate(prompts):
+        with kept_in(failed, number):
+            if not as_messages(one, chat=settings.chat, images=0):
+                raise ArgumentError(
+                    f"retries are further turns of a chat, and prompt {number} is none; give chat=True with a text, or "
+                    "give the prompt as a list of messages."
+                )
+    if prompts and all(one is None for one in types):
         raise ArgumentError(
-            f"retries are further turns of a chat, and prompt {number} is none; give chat=True with a text, or give "
-            "the prompt as a list of messages."
+            "retries ask again for values that an output type's validators refuse, and there is no output type; give "
+            "one, or leave retries out."
         )
     if any(is_beam_search(one) or one.samples != 1 for one in samplers):
         raise ArgumentError("retries are for one text a prompt; take gen.samplers.greedy or multinomial(samples=1).")
     return retries
+
+
+def _read_max_time(max_time: float, samplers: Sequence[Sampler]) -> float:
+    """How many seconds the texts may take."""
+    check_number("max_time", max_time, above=0)
+    if not all(map(draws, samplers)):
+        raise ArgumentError(
+            "max_time is for texts that grow token by token, of gen.samplers.greedy and multinomial; a search has no "
+            "text before its end."
+        )
+    return float(max_time)
 
 
 def _of_prompt(settings: Settings, number: int, *, batch: bool) -> Settings:

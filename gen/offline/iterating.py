@@ -25,7 +25,7 @@ from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import Model
 from gen.models.checks import check_model
 from gen.requests.prompts import Prompt
-from gen.requests.settings import AllSettings, read_settings, shows_settings
+from gen.requests.settings import AllSettings, read_settings, shows_settings, trial_prompt
 from gen.samplers.kinds import refuse_tensors
 
 
@@ -100,9 +100,8 @@ def generate_iter(
         return call
 
     # what all prompts share; a chat has a place for each image, the plain prompt "x" has none
-    for_chats = shared.chat_template_kwargs or shared.describe or retries
-    one: Prompt = [{"role": "user", "content": "x"}] if for_chats and not shared.chat else "x"
-    read(0, one, images=shared.images if shared.chat else None)
+    first = {"retries": retries, "thinking": _of_prompt("thinking", lists["thinking"], 0)}
+    read(0, trial_prompt({**vars(shared), **first}), images=shared.images if shared.chat is True else None)
     options = Options(
         rows=rows,
         max_batch_tokens=max_batch_tokens,

@@ -180,6 +180,8 @@ def run_batch(
     check_number("retries", retries, minimum=0, whole=True)
     if describe and output_type is None:
         raise ArgumentError("describe=True describes the job's output type, and it has none; give an output type.")
+    if retries and output_type is None:
+        raise ArgumentError("retries ask again for values of the job's output type, and it has none; give one.")
     if prompt_template is not None:
         check_template(prompt_template)
     settings = given | {

@@ -43,6 +43,7 @@ from gen.offline.folder import Manifest, Result, counts_of, failed, read_manifes
 from gen.offline.reading import OldTexts, Reader, ReadRow, failure_of
 from gen.offline.rows import Row
 from gen.offline.unchanged import difference, fingerprint, sources_of, versions
+from gen.requests.settings import trial_prompt
 from gen.server.errors import ApiError
 
 FAULT = 70  # the exit code after an error that the process may not survive; its last line has the error
@@ -79,9 +80,7 @@ class Worker:
         """
         for device in devices:
             resolve_device(device)
-        for_chats = any(self._settings[name] for name in ("chat", "describe", "retries"))
-        row = Row(id="", prompt=[{"role": "user", "content": "x"}] if for_chats else "x")
-        call = self._reader.read(row).call
+        call = self._reader.read(Row(id="", prompt=trial_prompt(self._settings))).call
         [request] = call.requests
         one_token = replace(request, constraint=None, limit=1, retry=None)
         self._run([replace(call, requests=[one_token])], rows=None)  # one token with all rows' settings

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from gen.errors import ArgumentError, ModelError, show, show_path
+from gen.errors import ArgumentError, GenError, ModelError, kept_in, show, show_path
 from gen.models.base import Inputs
 from gen.tokens.tokenizers import Message
 
@@ -49,6 +49,7 @@ def read_images(
     prompts: int | None,
     *,
     local_files: bool = True,
+    failed: dict[int, GenError] | None = None,
 ) -> list[list["Image"]]:
     """Each prompt's images, as PIL images in RGB, turned upright if a file says how the camera was held.
 
@@ -56,6 +57,7 @@ def read_images(
         images: the prompt's images; for a list of prompts, one list for each prompt; None for no images.
         prompts: how many prompts the list has; None for one prompt that is not in a list.
         local_files: whether images may be paths and file: URLs.
+        failed: receives the errors of single prompts of a list; None raises the first error.
     Raises:
         ArgumentError: there are not as many lists as prompts, something is no image, or a file cannot be read.
     """
@@ -69,11 +71,13 @@ def read_images(
         raise ArgumentError(
             f"images must be {prompts} lists, one for each prompt, as images=[[image], []]; got {show(images)}"
         )
+    read: list[list[Image]] = [[] for _ in images]
     lists: Any = images
-    return [
-        [read_image(image, f"image {number} of prompt {prompt}", local_files) for number, image in enumerate(of_prompt)]
-        for prompt, of_prompt in enumerate(lists)
-    ]
+    for prompt, of_prompt in enumerate(lists):
+        with kept_in(failed, prompt):
+            for number, image in enumerate(of_prompt):
+                read[prompt].append(read_image(image, f"image {number} of prompt {prompt}", local_files))
+    return read
 
 
 def take_images(

@@ -1,10 +1,9 @@
 """Checks a call's arguments and makes one request for each prompt, with its sampler, limit, seeds and constraint, for
 whose whole text there must be room."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
@@ -12,7 +11,7 @@ from gen.constraints.automata.limits import TooLarge
 from gen.constraints.composing.thoughts import begins_with, has_channels, thought_automaton
 from gen.constraints.constraint import Constraint
 from gen.constraints.tables.vocabulary import vocabulary_of
-from gen.errors import ArgumentError, ConstraintError, ContextError, GenError, check_number, in_python, setting
+from gen.errors import ArgumentError, ConstraintError, ContextError, GenError, in_python, kept_in, setting
 from gen.models.base import Model
 from gen.requests.images import Illustrated
 from gen.requests.processors import read_processors
@@ -31,7 +30,7 @@ from gen.requests.settings import Settings, check_truncate, read_stops_of_each
 from gen.runtime.isolation import isolated
 from gen.samplers import Sampler
 from gen.samplers.backends.random import draw_seed, sample_seed
-from gen.samplers.kinds import draws, is_beam_search, search_width
+from gen.samplers.kinds import is_beam_search, search_width
 from gen.samplers.penalties import Penalties
 from gen.tokens.thoughts import ANSWER, CHANNELS, Marks, marks_of_chat, read_shown, read_thinking, switched
 from gen.tokens.thoughts import Thinking as Thinks
@@ -57,6 +56,7 @@ def read_requests(
     *,
     typed: Sequence[bool] | None = None,
     max_batch_tokens: int | None = None,
+    skipped: Collection[int] = (),
     failed: dict[int, GenError] | None = None,
 ) -> list[Request]:
     """Check every argument, and make the requests.
@@ -65,6 +65,7 @@ def read_requests(
         samplers, images: from the settings, one sampler and one list of images for each prompt.
         typed: whether each prompt's text has an output type; None: none has.
         max_batch_tokens: how many tokens all rows together may have room for; None if the caller gives no limit.
+        skipped: the numbers of prompts that get no request.
         failed: receives the errors of single prompts, which then get no request; None raises the first error.
     Raises:
         ArgumentError: an argument cannot be used; nothing has run yet.
@@ -73,7 +74,6 @@ def read_requests(
     check_flag("shorten", settings.shorten)
     check_truncate(settings.truncate)
     check_flag("local_files", settings.local_files)
-    deadline = None if settings.max_time is None else monotonic() + _read_max_time(settings.max_time, samplers)
     asked = as_lists(settings.max_new_tokens)
     limits: Sequence[int | None] = [None] * len(prompts)
     if asked is not None:
@@ -210,7 +210,6 @@ def read_requests(
             own_limit=own,
             may_be_cut=settings.truncate is not None and own and not (illustrated or is_chat),
             shorten=settings.shorten,
-            deadline=deadline,
             number=number,
         )
         if prompt_logprobs is not None:
@@ -225,12 +224,9 @@ def read_requests(
     thinking = read_thinking(settings.thinking, len(prompts))
     given = zip(prompts, images, samplers, limits, seeds, types, thinking, strict=True)
     for number, one in enumerate(given):
-        try:
-            requests.append(read(number, *one))
-        except GenError as error:
-            if failed is None:
-                raise
-            failed[number] = error
+        if number not in skipped:
+            with kept_in(failed, number):
+                requests.append(read(number, *one))
     return requests
 
 
@@ -391,17 +387,6 @@ def _cut(model: Model, request: Request, least: int, max_batch_tokens: int | Non
 def room_in_batch(max_batch_tokens: int, sampler: Sampler, prompt_ids: Sequence[int]) -> int:
     """How many new tokens max_batch_tokens leaves room for in a prompt's text, or in each row of its search."""
     return max_batch_tokens // search_width(sampler) - len(prompt_ids)
-
-
-def _read_max_time(max_time: float, samplers: Sequence[Sampler]) -> float:
-    """How many seconds the texts may take."""
-    check_number("max_time", max_time, above=0)
-    if not all(map(draws, samplers)):
-        raise ArgumentError(
-            "max_time is for texts that grow token by token, of gen.samplers.greedy and multinomial; a search has no "
-            "text before its end."
-        )
-    return float(max_time)
 
 
 def _read_top_logprobs(given: int | None, samplers: Sequence[Sampler], known: int) -> int | None:

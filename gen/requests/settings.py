@@ -11,12 +11,12 @@ from gen.arguments import as_lists, check_text, is_whole, read_token_ids
 from gen.completions import Completion, Receipt
 from gen.constraints.automata.limits import TooLarge, Unsupported
 from gen.constraints.automata.searching import Search, search_of
-from gen.errors import ArgumentError, setting, show
+from gen.errors import ArgumentError, GenError, kept_in, setting, show
 from gen.hints import refuse_unknown_arguments
 from gen.models.base import Model
 from gen.requests.images import ImageLike
 from gen.requests.processors import LogitsProcessor
-from gen.requests.prompts import vocabulary
+from gen.requests.prompts import Prompt, vocabulary
 from gen.samplers import Sampler
 from gen.tokens.thoughts import Thinking
 
@@ -135,6 +135,18 @@ def shows_settings(function: F) -> F:
     return function
 
 
+def trial_prompt(settings: Mapping[str, Any]) -> Prompt:
+    """A short prompt with which settings are checked before the first prompt comes; a chat where they are for chats.
+
+    Args:
+        settings: those of a call by their names, `retries` too.
+    """
+    names = ("chat_template_kwargs", "describe", "retries", "thinking", "truncate")
+    asked = [as_lists(settings[name]) for name in names]
+    for_chats = any(one == "turns" if isinstance(one, str) else isinstance(one, Mapping | int) and one for one in asked)
+    return [{"role": "user", "content": "x"}] if for_chats and settings["chat"] is False else "x"
+
+
 def check_truncate(truncate: object) -> None:
     """Raise an ArgumentError unless it is "left", "turns" or None."""
     if truncate is not None and not (isinstance(truncate, str) and truncate in ("left", "turns")):
@@ -209,11 +221,19 @@ def _is_list(value: object) -> bool:
     return isinstance(value, Sequence | Set) and not isinstance(value, str | bytes | bytearray | memoryview)
 
 
-def read_drafts(model: Model, draft: Draft | Sequence[Draft], prompts: int, *, batch: bool) -> list[list[int]]:
+def read_drafts(
+    model: Model,
+    draft: Draft | Sequence[Draft],
+    prompts: int,
+    *,
+    batch: bool,
+    failed: dict[int, GenError] | None = None,
+) -> list[list[int]]:
     """The token ids of each prompt's draft; empty if it has none.
 
     Args:
         batch: whether the prompts came as a list; then there is a draft or None for each.
+        failed: receives the errors of single prompts' drafts; None raises the first error.
     Raises:
         ArgumentError: a draft is something else, or has an id outside the vocabulary, or there are not as many drafts
             as prompts.
@@ -228,7 +248,11 @@ def read_drafts(model: Model, draft: Draft | Sequence[Draft], prompts: int, *, b
         raise ArgumentError(
             f"draft must be a list with one draft or None for each of {prompts} prompts, got {show(draft)}"
         )
-    return [_read_draft(model, one) for one in given]
+    read: list[list[int]] = [[] for _ in given]
+    for number, one in enumerate(given):
+        with kept_in(failed, number):
+            read[number] = _read_draft(model, one)
+    return read
 
 
 def _read_draft(model: Model, draft: Draft) -> list[int]:

@@ -117,8 +117,8 @@ def test_no_part_of_a_value_is_lost(output_type: Any, values: list[Any], kind: s
 
 
 def test_the_table_has_all_that_results_have(tmp_path: Path) -> None:
-    more: Any = {"max_new_tokens": 2, "top_logprobs": 1, "receipts": True, "retries": 1, "chat": True}
-    results, table = merged(tmp_path, None, **more)
+    more: Any = {"max_new_tokens": 2, "top_logprobs": 1, "receipts": True, "retries": 1, "chat": True, "shorten": True}
+    results, table = merged(tmp_path, int, **more)
     for row, result in zip(table.to_pylist(), results, strict=True):
         for name in ("attempts", "top_logprobs", "receipt"):
             read = json.loads(row[name]) if isinstance(row[name], str) else row[name]

@@ -186,6 +186,22 @@ def test_chats_whose_value_is_refused_are_asked_again_as_generate_does(tmp_path:
     assert Even.model_validate_json(text) == alone
 
 
+@pytest.mark.parametrize(
+    "settings", [{"thinking": 5}, {"truncate": "turns"}, {"chat_template_kwargs": {"add_generation_prompt": True}}]
+)
+def test_what_is_for_chats_alone_may_be_given_to_rows_of_messages(settings: Any, tmp_path: Path) -> None:
+    rows: list[Any] = [{"messages": [{"role": "user", "content": "x"}], "seed": 3}, {"prompt": "x"}]
+    source = write_rows(tmp_path / "rows.jsonl", rows)
+    report = gen.run_batch(source, tmp_path / "out", model="demo", max_new_tokens=4, **settings)
+    chat, text = read_parts(report.parts)
+    demo = gen.load("demo")
+    assert chat["text"] == gen.generate(demo, rows[0]["messages"], seed=3, max_new_tokens=4, **settings)
+    assert "chats" in text["error"]
+    for thinking in (settings.get("thinking"), [settings.get("thinking")]):
+        given = settings | {"thinking": thinking, "seed": 3, "max_new_tokens": 4}
+        assert list(gen.generate_iter(demo, [rows[0]["messages"]], **given)) == [(0, chat["text"])]
+
+
 def test_what_is_missing_is_made_again_and_no_finished_part_is_touched(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.jsonl", ROWS)
     run: Callable[..., gen.BatchReport] = lambda **more: gen.run_batch(  # noqa: E731
@@ -353,6 +369,7 @@ def _inner() -> Any:
         ({"seed": -1}, "seed must be"),
         ({"describe": True}, "describes the job's output type, and it has none"),
         ({"retries": -1}, "retries must be a whole number at least 0"),
+        ({"retries": 1}, "retries ask again for values of the job's output type, and it has none"),
         ({"speculate": True}, 'speculate must be "auto", False or'),
         ({"model": print}, "model must be the name or the folder of a model, which workers load"),
     ],

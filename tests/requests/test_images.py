@@ -61,6 +61,11 @@ def test_what_cannot_be_used_is_refused_with_the_reason(tmp_path: Path) -> None:
     of_prompt: list[Any] = [picture(1), tmp_path / "text.png"]
     with pytest.raises(gen.ArgumentError, match=r"image 1 of prompt 0: cannot read '.*text\.png'"):
         gen.generate(model, ["<image>"], images=[of_prompt])
+    unread, whole = gen.generate(
+        model, ["<image>", "<image>"], images=[of_prompt[1:], of_prompt[:1]], errors="return", max_new_tokens=2, seed=1
+    )
+    assert isinstance(unread, gen.ArgumentError) and "image 0 of prompt 0: cannot read" in str(unread)
+    assert whole == gen.generate(model, "<image>", images=of_prompt[:1], max_new_tokens=2, seed=1)
     wrong: list[Any] = [numpy.zeros((4, 4), numpy.uint8), numpy.zeros((4, 4, 3)), 7, b"bytes", [picture(1)]]
     for image in wrong:
         with pytest.raises(gen.ArgumentError, match=r"image 0 must be a PIL image, a uint8 array \(height, width, 3\)"):

@@ -183,6 +183,11 @@ def test_what_cannot_be_asked_again_or_described_is_refused_before_work(
         generate(model, prompt, Guess, **(CHAT if prompt != "x" else {}), **settings)
     with pytest.raises(gen.ArgumentError, match="prompt 0 has none"):
         generate(model, ask(1), None, describe=True, **CHAT)
+    for kinds in (None, [None]):
+        with pytest.raises(
+            gen.ArgumentError, match=r"retries ask again for values .* there is no output type; give one"
+        ):
+            generate(model, [ask(1)], kinds, retries=1, **CHAT)
     assert not seen
 
 
