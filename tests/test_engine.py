@@ -280,15 +280,16 @@ def test_arguments_are_refused_in_the_callers_thread() -> None:
         for prompt, arguments, message in refused:
             with pytest.raises(gen.ArgumentError, match=message):
                 engine.submit(prompt, **arguments)
-        for told, message in (
+        untold: list[tuple[Any, str]] = [
             ({"details": "tensors"}, "details must be True or False, got 'tensors'"),
             ({"top_logprobs": 2}, "top_logprobs are told with details=True"),
             ({"prompt_logprobs": 2}, "prompt_logprobs are told with details=True"),
-        ):
+        ]
+        for told, message in untold:
             with pytest.raises(gen.ArgumentError, match=message):
-                engine.generate("a", **told)  # type: ignore[call-overload]
+                engine.generate("a", **told)
             with pytest.raises(gen.ArgumentError, match=message):
-                asyncio.run(engine.agenerate("a", **told))  # type: ignore[call-overload]
+                asyncio.run(engine.agenerate("a", **told))
         with pytest.raises(gen.ArgumentError, match="submit takes no max_tokens; write max_new_tokens=1"):
             engine.submit("a", max_tokens=1)  # type: ignore[call-arg]
         assert engine.submit("x").completion().text == "hello"

@@ -162,6 +162,15 @@ class Scorer:
         self._room = max_batch_tokens or _ROOM * self._tokens
         self._places = max(1, _LOGITS // model.vocab_size)
 
+    def check(self, pairs: Sequence[Pair]) -> None:
+        """Raise an ArgumentError if max_batch_tokens is too little for one of the pairs."""
+        for pair in pairs:
+            if self._most is not None and pair.length > self._most:
+                raise ArgumentError(
+                    f"max_batch_tokens={self._most} is too little for {pair.name}, whose {pair.length} tokens are read "
+                    "in one row; give more, or a shorter text."
+                )
+
     def run(self, pairs: Sequence[Pair]) -> list[Score]:
         """A score for each pair, in order. Host sync: one at the end.
 
@@ -169,12 +178,7 @@ class Scorer:
             ArgumentError: max_batch_tokens is too little for one of the pairs; nothing has run.
             ModelError: memory has no room for one of the pairs, or the model gives NaN.
         """
-        for pair in pairs:
-            if self._most is not None and pair.length > self._most:
-                raise ArgumentError(
-                    f"max_batch_tokens={self._most} is too little for {pair.name}, whose {pair.length} tokens are read "
-                    "in one row; give more, or a shorter text."
-                )
+        self.check(pairs)
         if not pairs:
             return []
         with self._streams.current():

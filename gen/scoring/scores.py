@@ -1,8 +1,9 @@
 """`score` and `classify`: how likely given texts are to a model."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from itertools import chain
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args, get_origin, overload
 
@@ -11,14 +12,14 @@ import torch
 from gen.arguments import as_lists, check_flag, is_whole, read_whole
 from gen.constraints.compiling import compile
 from gen.constraints.output_types import choice, regex
-from gen.errors import ArgumentError, GenError, SamplingError, show
-from gen.loop.jobs import new_job
+from gen.errors import ArgumentError, GenError, SamplingError, kept_in, show
+from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.runner import run_all
 from gen.models.base import Model
 from gen.models.checks import check_model
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts, vocabulary
-from gen.requests.reading import constrained, read_requests
+from gen.requests.reading import constrained, of_each, read_requests
 from gen.requests.settings import Settings
 from gen.runtime.isolation import isolated
 from gen.samplers import Sampler
@@ -45,9 +46,9 @@ class Scoring(Reading, total=False):
 class Classifying(Reading, total=False):
     """The keyword arguments of `classify`."""
 
-    thinking: Thinking
+    thinking: Thinking | Sequence[Thinking]
     sampler: Sampler | None
-    seed: int | None
+    seed: int | Sequence[int] | None
     normalise: Literal["none", "tokens"]
     errors: Literal["raise", "return"]
 
@@ -165,9 +166,9 @@ def classify(
     *,
     chat: bool = False,
     chat_template_kwargs: Mapping[str, object] | None = None,
-    thinking: Thinking = None,
+    thinking: Thinking | Sequence[Thinking] = None,
     sampler: Sampler | None = None,
-    seed: int | None = None,
+    seed: int | Sequence[int] | None = None,
     normalise: Literal["none", "tokens"] = "none",
     errors: Literal["raise", "return"] = "raise",
     max_batch_tokens: int | None = None,
@@ -190,12 +191,12 @@ def classify(
         thinking: how much the model thinks about a chat before its options are compared, where the template marks
             thoughts. None and False close the thought at once; with True or a number the model writes one, as for
             `gen.generate`, and the options come after it.
-        sampler: chooses the thought's tokens, as for `gen.generate`.
-        seed: as for `gen.generate`.
+        sampler: chooses the thought's tokens, as for `gen.generate`; nothing else is drawn.
+        seed: of the thoughts, as for `gen.generate`.
         normalise: "none" compares the options' probabilities; "tokens" compares the means of their tokens'
             log-probabilities, so that a long option is not unlikely because it is long.
-        errors: with "return", if a prompt of a list cannot be read, its thought fails, or the model rules out all of
-            its options, its error takes the place of its result.
+        errors: with "return", if a prompt of a list cannot be read or has no room, its thought fails, or the model
+            rules out all of its options, its error takes the place of its result.
         max_batch_tokens: as in `gen.score`.
     Returns:
         Each option and its probability, in the order of the options.
@@ -212,39 +213,49 @@ def classify(
         max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
     if not isinstance(errors, str) or errors not in (("raise", "return") if batch else ("raise",)):
         raise ArgumentError(f'errors must be "raise", or "return" for a list of prompts, got {show(errors)}')
+    thinks = read_thinking(thinking, len(given))
+    if sampler is not None:
+        sampler = read_sampler(sampler)
+    if seed is not None:
+        of_each("seed", "whole number", as_lists(seed), len(given), partial(read_whole, "seed"))
+    if thinking is None and (sampler is not None or seed is not None):
+        raise ArgumentError(
+            "sampler and seed are those of a thought, and none is asked for: the options' probabilities are the "
+            "model's own, and nothing is drawn. Leave them out, or give thinking=True or the most tokens of a thought."
+        )
     failed: dict[int, GenError] = {}
-    contexts: dict[int, Prompt] = dict(enumerate(given))
-    if any(read_thinking(thinking, len(given))):
+    kept = failed if errors == "return" else None
+    thoughts: dict[int, list[int]] = {}
+    if any(thinks):
         settings = Settings(
             sampler=sampler,
             seed=seed,
             chat=chat,
             chat_template_kwargs=chat_template_kwargs,
-            thinking=thinking,
+            thinking=thinks,
             max_new_tokens=8,  # the first character of an answer, behind line breaks
         )
-        contexts = _thought_about(model, given, settings, max_batch_tokens, failed if errors == "return" else None)
-        chat, chat_template_kwargs = False, None
+        others = [number for number, one in enumerate(thinks) if not one]
+        thoughts = _thought_about(model, given, settings, others, max_batch_tokens, kept)
+    scorer = Scorer(model, max_batch_tokens=max_batch_tokens)
     pairs: dict[int, list[Pair]] = {}
-    for number, one in contexts.items():
-        try:
-            pairs[number] = read_pairs(
-                model,
-                number,
-                one,
-                texts,
-                chat=chat,
-                template_kwargs=chat_template_kwargs,
-                name="option",
-                one_cut=True,
-            )
-            refuse_equal(pairs[number])
-        except GenError as error:
-            if errors == "raise":
-                raise
-            failed[number] = error
+    for number, one in enumerate(given):
+        if number not in failed:
+            with kept_in(kept, number):
+                pairs[number] = read_pairs(
+                    model,
+                    number,
+                    thoughts.get(number, one),
+                    texts,
+                    chat=chat,
+                    template_kwargs=None if number in thoughts else chat_template_kwargs,
+                    name="option",
+                    one_cut=True,
+                )
+                refuse_equal(pairs[number])
+                scorer.check(pairs[number])
     asked = {number: own for number, own in pairs.items() if number not in failed}
-    scores = iter(Scorer(model, max_batch_tokens=max_batch_tokens).run(list(chain.from_iterable(asked.values()))))
+    scores = iter(scorer.run(list(chain.from_iterable(asked.values()))))
     found: dict[int, Any] = {**failed}
     for number in asked:
         each = [next(scores) for _ in values]
@@ -298,15 +309,17 @@ def _thought_about(
     model: Model,
     prompts: Sequence[Prompt],
     settings: Settings,
+    skipped: Collection[int],
     max_batch_tokens: int | None,
     failed: dict[int, GenError] | None,
-) -> dict[int, Prompt]:
-    """Chats with a thought of the model, as token ids, by their numbers.
+) -> dict[int, list[int]]:
+    """Chats with a thought of the model, as token ids, by their numbers; without those for which it writes none.
 
     Args:
+        skipped: the numbers of prompts that are to have none.
         failed: see `read_requests`; it receives the errors of thoughts, too.
     """
-    sampler = model.recommended_sampler if settings.sampler is None else read_sampler(settings.sampler)
+    sampler = read_sampler(model.recommended_sampler if settings.sampler is None else settings.sampler)
     if sampler.samples != 1:
         raise ArgumentError(f"classify takes one thought of each prompt, the sampler makes {sampler.samples}.")
     requests = read_requests(
@@ -316,23 +329,24 @@ def _thought_about(
         [sampler] * len(prompts),
         [()] * len(prompts),
         typed=[True] * len(prompts),
+        skipped=skipped,
         failed=failed,
     )
     any_answer = compile(model, regex(r"[\s\S]"))  # so that no text ends within its thought
-    jobs = [new_job(model, constrained(model, request, any_answer, max_batch_tokens)) for request in requests]
+    jobs: list[Job] = []
+    for request in requests:
+        with kept_in(failed, request.number):
+            request = constrained(model, request, any_answer, max_batch_tokens)
+            if request.thinking is not None:  # else its template marks none, or there is no room for one
+                jobs.append(new_job(model, request))
     run_all(model, jobs, Options(max_batch_tokens=max_batch_tokens))
-    found: dict[int, Prompt] = {}
+    found: dict[int, list[int]] = {}
     for job in jobs:
-        try:
+        with kept_in(failed, (request := job.request).number):
             [made] = job.completions()
-        except GenError as error:
-            if failed is None:
-                raise
-            failed[job.request.number] = error
-        else:
-            thought = job.request.thinking
-            before = made.reasoning_tokens + (0 if thought is None else thought.automaton.header)
-            found[job.request.number] = [*job.request.prompt_ids, *made.token_ids[:before]]
+            assert request.thinking is not None  # tells mypy
+            before = made.reasoning_tokens + request.thinking.automaton.header
+            found[request.number] = [*request.prompt_ids, *made.token_ids[:before]]
     return found
 
 

@@ -289,12 +289,47 @@ def test_options_may_be_compared_after_a_thought_that_is_written() -> None:
         gen.classify(model, prompts, options, max_batch_tokens="9", **thought)  # type: ignore[call-overload]
 
 
+def test_a_prompt_that_writes_no_thought_is_measured_as_alone() -> None:
+    model, options = tiny("Qwen3"), ["Rome", "Oslo"]
+    chats: list[Any] = [[{"role": "user", "content": "x"}], "x", [{"role": "user", "content": "What is it?"}]]
+    alone = [gen.classify(model, chat, options) for chat in chats[:2]]
+    for others in ([None, None], [False, 0]):  # what one prompt writes changes nothing of the others
+        mixed = gen.classify(model, chats, options, thinking=[*others, 12], sampler=multinomial(), seed=[1, 2, 4])
+        assert mixed[2] != pytest.approx(gen.classify(model, chats[2], options), abs=1e-3)
+        for one, other in zip(mixed[:2], alone, strict=True):
+            assert one == pytest.approx(other, abs=1e-6)
+
+
+def test_what_chooses_a_thought_is_checked_and_is_refused_where_there_is_none() -> None:
+    model, options = tiny("Qwen3"), ["Rome", "Oslo"]
+    wrong: dict[str, Any] = {"sampler": 3, "seed": -1}
+    for name, value in wrong.items():
+        for thinking in (None, False):
+            with pytest.raises(gen.ArgumentError, match=f"^{name} must be"):
+                gen.classify(model, "x", options, thinking=thinking, **{name: value})
+    unused: list[Any] = [{"sampler": multinomial(temperature=0.1)}, {"seed": 4}]
+    for given in unused:
+        with pytest.raises(gen.ArgumentError, match="sampler and seed are those of a thought, and none is asked for"):
+            gen.classify(model, "x", options, **given)
+        assert gen.classify(model, "x", options, thinking=False, **given) == gen.classify(model, "x", options)
+
+
+def test_a_prompt_without_room_for_an_option_fails_alone() -> None:
+    model, options, chats = tiny("Qwen3"), ["Rome", "Oslo"], [[{"role": "user", "content": "x"}]]
+    alone = gen.classify(model, chats, options)
+    long: Any = [[{"role": "user", "content": "x" * 200}], chats[0]]
+    for asked in ([None, None], [None, 5], [5, None]):
+        found = gen.classify(model, long, options, thinking=asked, max_batch_tokens=150, errors="return")
+        assert "max_batch_tokens=150 is too little for option 0 of prompt 0" in str(found[0])
+        assert (found[1] == pytest.approx(alone[0], abs=1e-6)) is (asked[1] is None)
+
+
 def test_no_thought_is_the_same_however_it_is_said() -> None:
     """0 is False, also for a prompt whose last character is in one token with an option's first one."""
     model = gen.load("demo")
     prompts: list[Any] = ["Once upon a ti", [{"role": "user", "content": "Once upon a ti"}]]
     wanted = gen.classify(model, prompts, ["me", "ger"])
-    same: list[Any] = [False, 0, np.int64(0), [None, 0]]
+    same: list[Any] = [False, 0, np.int64(0), [None, 0], [None, 5]]  # its template marks no thought
     for thinking in same:
         assert gen.classify(model, prompts, ["me", "ger"], thinking=thinking) == wanted
 
