@@ -1,5 +1,6 @@
 """Log-probabilities in the form of OpenAI's protocols: the model's own, before temperature, penalties and cuts."""
 
+from codecs import getincrementaldecoder
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -39,23 +40,49 @@ def in_chat_form(tokenizer: Tokenizer, tokens: Iterable[Likely]) -> dict[str, An
     return {"content": content, "refusal": None}
 
 
-def in_text_form(tokenizer: Tokenizer, tokens: Iterable[Likely], offset: int) -> dict[str, Any]:
-    """Log-probabilities in the form of completions.
+class Places:
+    """Where tokens begin in a text, in characters, as they come; one within a character begins where that one does.
 
     Args:
-        offset: how many characters come before the first token; negative if the first tokens are no part of the text,
-            such as a bos token.
+        begin: where the first token begins.
+        shown: whether special tokens are part of the text.
+
+    Attributes:
+        end: where the next token begins.
     """
-    told: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+
+    def __init__(self, tokenizer: Tokenizer, begin: int, *, shown: bool) -> None:
+        self._tokenizer, self.end, self._shown = tokenizer, begin, shown
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+
+    def take(self, tokens: Iterable[Likely]) -> list[int]:
+        """Where each of these tokens begins, which come next."""
+        found = []
+        for token_id, _ in tokens:
+            found.append(self.end)
+            if self._shown or token_id not in self._tokenizer.special_tokens:
+                self.end += len(self._decoder.decode(_bytes(self._tokenizer, token_id)))
+        return found
+
+
+def in_text_form(tokenizer: Tokenizer, tokens: Sequence[Likely], places: Sequence[int]) -> dict[str, Any]:
+    """Log-probabilities in the form of completions. Of tokens with the same text, the likeliest is told: of those that
+    are not chosen.
+
+    Args:
+        places: where each token begins in the text.
+    """
+    told: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": [*places]}
     for token_id, found in tokens:
         name, own, top = text_of(tokenizer, token_id), None, None
         if found is not None:
             own = max(found.logprob, _LEAST)
-            pairs = zip(found.token_ids, found.logprobs, strict=True)
-            top = {name: own} | {text_of(tokenizer, other): max(logprob, _LEAST) for other, logprob in pairs}
-        for values, value in zip(told.values(), (name, own, top, max(0, offset)), strict=True):
-            values.append(value)
-        offset += len(name)
+            top = {name: own}
+            for other, logprob in zip(found.token_ids, found.logprobs, strict=True):
+                top.setdefault(text_of(tokenizer, other), max(logprob, _LEAST))
+        told["tokens"].append(name)
+        told["token_logprobs"].append(own)
+        told["top_logprobs"].append(top)
     return told
 
 

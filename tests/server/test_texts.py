@@ -9,11 +9,14 @@ import pytest
 from pydantic import AfterValidator, Field
 
 import gen
+from gen.completions import TopLogprobs
 from gen.samplers import multinomial
+from gen.server.likelihoods import in_text_form
 from gen.server.protocols.completions import fill_in
 from gen.server.texts import Ended, Texts
 from gen.tokens.tokenizers import Tokenizer
 from tests.helpers import ScriptedModel, byte_tokenizer
+from tests.helpers.tokenizers import BOS
 from tests.server.client import Client, Reply
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -188,6 +191,31 @@ def test_what_a_prompt_is_worth_is_told_as_openai_and_as_vllm_tell_it(tokens: in
     assert len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"] and len(chat["choices"]) == 1
     refused = client.post(CHAT, {"messages": HELLO, "prompt_logprobs": 0, "stream": True})
     assert refused.json["error"]["param"] == "prompt_logprobs"
+
+
+def test_a_token_begins_where_its_character_does_and_a_special_one_takes_no_place() -> None:
+    asked = {"prompt": "\u00e9 x", "echo": True, "logprobs": 1}
+    model = ScriptedModel(lambda prompt: [*"\u00e0".encode(), BOS, *"\U0001f642!".encode()])
+    with gen.Engine(model) as engine:
+        client = Client(gen.server.app(engine))
+        whole, streamed = client.posts([(TEXT, asked), (TEXT, {**asked, "stream": True})])
+        shown = client.post(TEXT, {**asked, "skip_special_tokens": False}).json["choices"][0]
+    pieces = [event["choices"][0]["logprobs"] for event in streamed.events[:-1]]
+    places = [0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 4, 5]
+    assert whole.json["choices"][0]["text"] == "\u00e9 x\u00e0\U0001f642!" == text_of(streamed)
+    assert whole.json["choices"][0]["logprobs"]["text_offset"] == places
+    assert [place for piece in pieces if piece for place in piece["text_offset"]] == places
+    after = 4 + len(model.tokenizer.special_tokens[BOS])
+    assert shown["logprobs"]["text_offset"] == [*places[:7], *[after] * 4, after + 1]
+    assert shown["text"][after] == "\U0001f642"
+
+
+def test_a_chosen_token_keeps_its_own_number_beside_others_with_the_same_text() -> None:
+    told = TopLogprobs(logprob=-0.5, token_ids=[0xE2, 0xF0, 0xF1], logprobs=[-0.5, -3, -7])
+    for chosen, wanted in ((told, -0.5), (replace(told, logprob=-3), -3)):
+        assert in_text_form(Tokenizer(byte_tokenizer()), [(0xF0, chosen)], [0])["top_logprobs"] == [{"\ufffd": wanted}]
+    others = in_text_form(Tokenizer(byte_tokenizer()), [(97, replace(told, logprob=-9))], [0])
+    assert others["top_logprobs"] == [{"a": -9, "\ufffd": -0.5}]
 
 
 def test_what_is_between_two_texts_is_asked_for_with_the_models_own_tokens(client: Client) -> None:

@@ -9,7 +9,7 @@ from pydantic import Field
 from gen.completions import Completion, StreamEvent
 from gen.errors import show
 from gen.server.errors import refused
-from gen.server.likelihoods import Likely, in_prompt_form, in_text_form, likely_prompt, likely_tokens, text_of
+from gen.server.likelihoods import Likely, Places, in_prompt_form, in_text_form, likely_prompt, likely_tokens
 from gen.server.protocols.chunks import ChunkedBody, ChunkWriter, Likeliest
 from gen.server.sampling import NOT_SUPPORTED
 from gen.server.served import Asked, Served
@@ -83,7 +83,8 @@ class CompletionWriter(ChunkWriter):
         for prompt in prompts:
             text = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
             self._echoed += [text if body.echo else ""] * body.n
-        self._offsets = [len(text) for text in self._echoed]  # where the next token of each text begins
+        shown = not body.skip_special_tokens
+        self._places = [Places(self._tokenizer, len(text), shown=shown) for text in self._echoed]
         late = body.echo and body.logprobs is not None  # then a prompt is echoed once its log-probabilities are known
         self._late = set(range(len(self._echoed))) if late else set[int]()
 
@@ -118,14 +119,17 @@ class CompletionWriter(ChunkWriter):
     def _logprobs(self, number: int, new: StreamEvent) -> dict[str, Any] | None:
         if self._body.logprobs is None:
             return None
-        tokens, offset = likely_tokens(new), self._offsets[number]
+        tokens = likely_tokens(new)
+        places = self._places[number].take(tokens)
         if number in self._late:
             self._late.remove(number)
             before = self._before(number, new)
-            tokens, offset = before + tokens, offset - sum(len(text_of(self._tokenizer, one)) for one, _ in before)
-        told = in_text_form(self._tokenizer, tokens, offset)
-        self._offsets[number] = offset + sum(map(len, told["tokens"]))
-        return told
+            # a text is echoed as it was sent; of token ids, special tokens are not
+            ahead = Places(self._tokenizer, 0, shown=isinstance(self._prompts[number // self._body.n], str))
+            begun = ahead.take(before)
+            added = ahead.end - len(self._echoed[number])  # such as a space, which decoders leave out
+            tokens, places = before + tokens, [max(0, place - added) for place in begun] + places
+        return in_text_form(self._tokenizer, tokens, places)
 
     def _before(self, number: int, new: StreamEvent) -> list[Likely]:
         """The tokens of the echoed prompt; if it is a text, those that spell it, without a bos token."""
