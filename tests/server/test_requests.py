@@ -142,7 +142,32 @@ def test_texts_and_tokens(demo: Any, client: Client) -> None:
     assert client.post("/tokenize", {"messages": HELLO}).json["count"] > 2
     assert client.post("/tokenize", {}).status == 400
     assert client.post("/detokenize", {"tokens": token_ids[1:]}).json == {"prompt": "One morning"}
+    chat = client.post("/tokenize", {"messages": HELLO}).json["tokens"]
+    text = client.post("/detokenize", {"tokens": chat}).json["prompt"]
+    assert text == demo.tokenizer.chat_text(HELLO) and demo.tokenizer.encode_plain(text) == chat
     assert client.post("/detokenize", {"tokens": [99999]}).status == 400
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"add_generation_prompt": False},
+        {"add_generation_prompt": False, "continue_final_message": True},
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]},
+    ],
+)
+def test_a_conversation_has_the_tokens_that_chat_completions_read(more: dict[str, Any], client: Client) -> None:
+    for messages in (HELLO, [*HELLO, {"role": "assistant", "content": "There"}]):
+        asked = {"messages": messages, **more}
+        used = client.post("/v1/chat/completions", {**asked, "max_tokens": 1})
+        told = client.post("/tokenize", asked)
+        if used.status == 200:
+            assert told.json["count"] == used.json["usage"]["prompt_tokens"]
+        else:
+            assert told.json == used.json
+    refused = client.post("/tokenize", {"messages": HELLO, "chat_template_kwargs": {"odd": 1}})
+    assert refused.status == 400 and b"does not use odd" in refused.body
 
 
 def test_errors_of_the_engine_and_of_the_program() -> None:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from gen.server.bodies import Body
-from gen.server.conversations import read_messages
 from gen.server.errors import refused
+from gen.server.protocols.chat import ChatBody, read_chat
 from gen.server.served import Served, no_model
 
 
@@ -31,12 +31,16 @@ def _models(served: Served) -> dict[str, dict[str, Any]]:
 
 
 class TokenizeBody(Body):
-    """A text, or a conversation."""
+    """A text, or a conversation with what shapes its prompt in chat completions."""
 
     model: str | None = None
     prompt: str | None = None
     messages: list[Any] | None = None
     add_special_tokens: bool = True
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    tools: list[Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class DetokenizeBody(Body):
@@ -53,7 +57,11 @@ def tokenize(served: Served, body: TokenizeBody) -> dict[str, Any]:
         raise refused("give a prompt, or messages.", "prompt")
     tokenizer = served.model.tokenizer
     if body.messages is not None:
-        token_ids = served.prompt_ids(read_messages(body.messages))
+        given = {name: getattr(body, name) for name in ChatBody.model_fields if name in TokenizeBody.model_fields}
+        asked, _ = read_chat(served.model, ChatBody(**given), served.settings.max_schema_kb)
+        token_ids = served.prompt_ids(
+            asked.prompts[0], asked.arguments["chat_template_kwargs"], asked.arguments["thinking"]
+        )
     else:
         token_ids = (tokenizer.encode if body.add_special_tokens else tokenizer.encode_plain)(body.prompt or "")
     return {"tokens": token_ids, "count": len(token_ids), "max_model_len": served.model.context_length}
@@ -65,4 +73,5 @@ def detokenize(served: Served, body: DetokenizeBody) -> dict[str, Any]:
     known = served.model.tokenizer.vocab_size
     if any(not 0 <= token_id < known for token_id in body.tokens):
         raise refused(f"tokens: the vocabulary is 0 to {known - 1}.", "tokens")
-    return {"prompt": served.model.tokenizer.decode(body.tokens)}
+    tokenizer = served.model.tokenizer
+    return {"prompt": tokenizer.decode(body.tokens, shown=tokenizer.special_tokens.keys())}
