@@ -8,7 +8,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Thread
 from types import FrameType
@@ -186,10 +186,12 @@ def bounded(protocol: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
         Attributes:
             timer: closes the connection if no request is under way then.
             useless: how many bytes have come that have ended no head and were no part of a body.
+            cycles: of the requests that are not answered; a client may send the next one before an answer has ended.
         """
 
         timer: asyncio.TimerHandle | None = None
         useless = 0
+        cycles: Sequence[Any] = ()
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -198,7 +200,14 @@ def bounded(protocol: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
         def connection_lost(self, error: Exception | None) -> None:
             if self.timer is not None:
                 self.timer.cancel()
+            for cycle in self.cycles:  # uvicorn knows the newest one alone
+                cycle.disconnected = cycle.disconnected or not cycle.response_complete
+                cycle.message_event.set()
             super().connection_lost(error)
+
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            self.cycles = [one for one in (*self.cycles, self.cycle) if not one.response_complete]
 
         def on_response_complete(self) -> None:
             super().on_response_complete()

@@ -18,6 +18,7 @@ from gen.server.process import MOST_HEAD, PATIENCE, bounded
 PARSERS = {"h11": H11Protocol, "httptools": HttpToolsProtocol}
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nhost: x\r\n"
+LEFT: list[str] = []
 
 
 class Transport:
@@ -73,8 +74,14 @@ def parser(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """Answer with the length of the body; "/early" before it has come, "/never" never."""
+    """Answer with the length of the body; "/early" before it has come, "/left" after the client has left, "/never"
+    never.
+    """
     length = 0
+    if scope["path"] == "/left":
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        LEFT.append(scope["path"])
     if scope["path"] == "/never":
         await asyncio.Event().wait()
     more = scope["path"] != "/early"
@@ -206,5 +213,18 @@ def test_the_rest_of_a_body_that_was_answered_is_dropped_for_a_while(parser: Any
         assert transport.closed or sent(protocol, transport, b"x" * 10**5, 10**7) > 10**7
         loop.pass_by(PATIENCE)
         assert transport.closed
+
+    connected(parser, talk)
+
+
+def test_a_client_that_leaves_is_noticed_by_all_of_its_requests(parser: Any) -> None:
+    async def talk(protocol: Any, transport: Transport, loop: Loop) -> None:
+        LEFT.clear()
+        protocol.data_received(GET.replace(b"/", b"/left", 1) + GET + GET)
+        await asyncio.sleep(0)
+        protocol.connection_lost(None)
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert LEFT == ["/left"]
 
     connected(parser, talk)
