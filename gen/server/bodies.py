@@ -1,7 +1,7 @@
 """The bodies of requests: read within a limit, and checked field by field.
 
-Each protocol has a pydantic model of the fields that it takes. A field that would change the text and is not supported
-is refused by its name; other unknown fields are ignored and counted.
+Each protocol has a pydantic model of the fields that it takes. A field that would change the answer and is not
+supported is refused by its name; other unknown fields are ignored and counted.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class Body(BaseModel):
     """A request's fields; a field that is null counts as not given.
 
     Attributes:
-        refused: fields that would change the text and are not supported, each with the value that changes nothing.
+        refused: fields that would change the answer and are not supported, each with the value that changes nothing.
         harmless: fields that change nothing here, and that clients send.
         renamed: gen's words for settings that the protocol calls otherwise, each with the fields that may stand for it.
     """
@@ -70,7 +70,9 @@ class Body(BaseModel):
         for name, harmless in cls.refused.items():
             value = fields.get(name)
             if value is not None and value != harmless and value not in ([], {}, ""):
-                raise refused(f"{name} is not supported by this server, and would change the text; leave it out.", name)
+                raise refused(
+                    f"{name} is not supported by this server, and would change the answer; leave it out.", name
+                )
         try:
             body = cls.model_validate(fields)
         except ValidationError as error:

@@ -60,6 +60,8 @@ def told(error: Exception, words: Mapping[str, str] | None = None) -> ApiError:
         message, names = for_client(error, words or {})
         param = next(filter(str.isidentifier, names), None)
         return refused(message, param, "context_length_exceeded" if isinstance(error, ContextError) else None)
+    if isinstance(error, RecursionError):
+        return refused("the request has JSON that nests too deep, in one of its texts perhaps.")
     _log.error("a request has failed", exc_info=error)
     return ApiError(500, str(error) if isinstance(error, GenError) else "an internal error; the server's log has it.")
 

@@ -25,9 +25,9 @@ def type_of_format(given: Mapping[str, Any] | None, field: str, most_kb: float) 
     kind = "text" if given is None else given.get("type")
     if given is None or kind == "text":
         return None
-    if kind == "json_object":
+    if kind == "json_object" and given.get("schema") is None:
         return json_schema({"type": "object"}, closed=False)
-    if kind == "json_schema":
+    if kind in ("json_schema", "json_object"):  # llama.cpp's json_object may have a schema, too
         inner = given.get("json_schema", given)
         if not isinstance(inner, Mapping) or not isinstance(inner.get("schema"), Mapping):
             raise refused(f"{field} has no schema, got {show(given)}", field)
@@ -85,6 +85,9 @@ class Tools:
     choice: str
 
 
+WORDS = ("auto", "required", "none")  # what a tool_choice may be besides a name
+
+
 def read_tools(given: Sequence[Any] | None, choice: Any, *, parallel: bool, most_kb: float) -> Tools | None:
     """The tools that a request gives; None if there are none.
 
@@ -101,7 +104,12 @@ def read_tools(given: Sequence[Any] | None, choice: Any, *, parallel: bool, most
         if name not in (None, "auto", "none"):
             raise refused(f"tool_choice is {show(choice)}, and there are no tools.", "tool_choice")
         return None
-    callable_ = [tool for tool in told if allowed is None or tool["function"]["name"] in allowed]
+    names = [_tool_name(tool) for tool in told]
+    callable_ = [tool for tool, its in zip(told, names, strict=True) if allowed is None or its in allowed]
+    if unknown := (allowed or set()) - {*names}:
+        raise refused(f"tool_choice allows {show(min(unknown))}, which is none of the tools.", "tool_choice")
+    if name in WORDS and not isinstance(choice, str) and allowed is None:
+        raise refused(f"tool_choice names the function {name!r}; this server takes that for a word.", "tool_choice")
     try:
         return Tools(told, tool_calls(callable_, choice=name or "auto", parallel=parallel), name or "auto")
     except ConstraintError as error:

@@ -79,6 +79,21 @@ def test_settings_that_ban_every_token_are_named(client: Client) -> None:
     assert reply.status == 400 and b"bad_words" in reply.body
 
 
+@pytest.mark.parametrize("depth", [50, 1500, 100_000])
+def test_calls_with_arguments_that_nest_deep_are_no_error_of_the_server(depth: int, client: Client) -> None:
+    function = {"name": "f", "arguments": '{"a":' + "[" * depth + "]" * depth + "}"}
+    called = {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+    asked = {"messages": [called, {"role": "tool", "tool_call_id": "c", "content": "2"}], "max_tokens": 1}
+    reply = client.post("/v1/chat/completions", asked)
+    assert reply.status == 200 if depth == 50 else (reply.status == 400 and b"nests too deep" in reply.body), reply.body
+
+
+@pytest.mark.parametrize("field", ["dry_multiplier", "ebnf", "prompt_embeds", "stop_regex", "top_a"])
+def test_a_field_of_other_servers_that_would_change_the_text_is_refused(field: str, client: Client) -> None:
+    reply = client.post("/v1/completions", {"prompt": "Hi", "max_tokens": 1, field: "x"})
+    assert (reply.status, reply.json["error"]["param"]) == (400, field)
+
+
 @pytest.mark.parametrize("written", ['"\\ud800"', "1e999", "-1e999", "NaN"])
 @pytest.mark.parametrize("field", ["prompt", "user", "metadata"])
 def test_what_json_cannot_write_again_is_refused_in_any_field(field: str, written: str, client: Client) -> None:

@@ -126,6 +126,8 @@ def test_vectors_are_those_of_embed(engine: gen.Engine) -> None:
         assert one["embedding"] == pytest.approx([number / length for number in row[:5]], abs=1e-6)
     assert client.post("/v1/embeddings", {**fields, "dimensions": 500}).json["error"]["param"] == "dimensions"
     assert client.post("/v1/embeddings", {**fields, "input": []}).status == 400
+    for name, value, status in (("normalize", False, 400), ("normalize", True, 200), ("prompt_name", "query", 400)):
+        assert client.post("/v1/embeddings", {**fields, name: value}).status == status
     assert Client(gen.server.app(engine)).post("/v1/embeddings", fields).status == 404
 
 

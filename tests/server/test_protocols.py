@@ -176,6 +176,24 @@ def test_calls_of_tools_are_those_of_gen(number: int, demo: Any, client: Client)
         assert says(whole) == says(streamed) == wanted
 
 
+@pytest.mark.parametrize("number", [0, 1, 2], ids=NAMES)
+def test_a_stop_within_a_call_is_no_end_of_the_call(number: int, client: Client) -> None:
+    path, _, fields = PROTOCOLS[number]
+    required, _ = CHOICES[1]
+    asked = {**fields, "tools": fields["tools"][:1], "tool_choice": required[number], LIMITS[number]: 60}
+    asked["stop_sequences" if path == MESSAGES else "stop"] = ["city"]
+    whole, streamed = client.posts([(path, asked), (path, {**asked, "stream": True})])
+    if path == CHAT:
+        [choice] = whole.json["choices"]
+        assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"'
+        assert choice["finish_reason"] == streamed.events[-2]["choices"][0]["finish_reason"] == "stop"
+    elif path == RESPONSES:
+        for response in (whole.json, streamed.events[-1]["response"]):
+            assert [item["status"] for item in response["output"]] == ["incomplete"]
+    else:
+        assert whole.json["stop_reason"] == streamed.events[-2]["delta"]["stop_reason"] == "stop_sequence"
+
+
 THINKER = (
     "{# <think> </think> #}{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}"
     "{% if enable_thinking %}<think>{% endif %}"
@@ -253,6 +271,20 @@ def test_a_thought_without_an_answer_is_all_that_there_is_whole_or_streamed() ->
     assert message_says(whole) == message_says(streamed)
 
 
+def test_a_streamed_message_has_the_log_probabilities_of_all_tokens() -> None:
+    model = ScriptedModel("hm</think>\n\nYes. No.")
+    model.tokenizer.use_chat_template(THINKER)
+    asked = {"input": HELLO, "top_logprobs": 0, "stop": ["No"], "reasoning": {"effort": "high"}}
+    with gen.Engine(model) as engine:
+        client = Client(gen.server.app(engine))
+        whole, streamed = client.posts([(RESPONSES, asked), (RESPONSES, {**asked, "stream": True})])
+    [part] = whole.json["output"][-1]["content"]
+    assert part["text"] == "Yes. "
+    assert bytes(one for token in part["logprobs"] for one in token["bytes"]) == b"hm</think>\n\nYes. No"
+    added = [one for event in streamed.events if "delta" in event for one in event.get("logprobs", [])]
+    assert added == part["logprobs"] == streamed.events[-1]["response"]["output"][-1]["content"][0]["logprobs"]
+
+
 def test_a_thought_that_is_sent_back_is_read_under_either_name() -> None:
     model = ScriptedModel("x")
     model.tokenizer.use_chat_template("{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}{% endfor %}")
@@ -279,6 +311,8 @@ def test_values_have_the_form_that_is_asked_for(number: int, demo: Any, client: 
     asked = {name: value for name, value in fields.items() if name != "tools"} | {"seed": 3, **more[number]}
     for reply in client.posts([(path, asked), (path, {**asked, "stream": True})]):
         assert json.loads(says(reply)["text"]) == wanted
+    as_llama = {"response_format": {"type": "json_object", "schema": BOOL}}
+    assert path != CHAT or json.loads(says(client.post(path, asked | as_llama))["text"]) == wanted
     kind = gen.tool_calls([TOOL, TIME], answer=gen.json_schema(BOOL))
     for seed in range(3):
         limits: dict[str, Any] = {"seed": seed, "max_new_tokens": 60, "shorten": True}
@@ -348,6 +382,13 @@ def test_messages_go_on_with_the_assistants_last_one_and_stop_at_sequences(demo:
     assert (reply.json["stop_reason"], reply.json["stop_sequence"]) == ("stop_sequence", ".")
 
 
+def allowed(tools: list[Any]) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": tools}}
+
+
+NONE = {"type": "function", "function": {"name": "none"}}
+
+
 @pytest.mark.parametrize(
     ("path", "fields", "word"),
     [
@@ -365,6 +406,18 @@ def test_messages_go_on_with_the_assistants_last_one_and_stop_at_sequences(demo:
         (CHAT, {"messages": HELLO, "tool_choice": "required"}, "no tools"),
         (CHAT, {"messages": HELLO, "tools": [TOOL], "tool_choice": "wizard"}, "wizard"),
         (CHAT, {"messages": HELLO, "tools": [TOOL, TOOL]}, "two tools"),
+        (CHAT, {"messages": HELLO, "tools": [TOOL], "tool_choice": allowed([TOOL, TIME])}, "allows 'time'"),
+        (
+            CHAT,
+            {"messages": HELLO, "tools": [{"type": "function", "function": {}}], "tool_choice": allowed([])},
+            "list",
+        ),
+        (CHAT, {"messages": HELLO, "tools": [NONE], "tool_choice": NONE}, "the function 'none'"),
+        (
+            MESSAGES,
+            {"messages": HELLO, "tools": [{"name": "auto"}], "tool_choice": {"type": "tool", "name": "auto"}},
+            "'auto'",
+        ),
         (MESSAGES, {"messages": [{"role": "tool", "content": "x"}]}, "role user or assistant"),
         (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "document"),
         (MESSAGES, {"messages": HELLO, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "input_schema"),
@@ -380,7 +433,6 @@ def test_what_a_protocol_cannot_do_is_said_in_its_form(path: str, fields: Any, w
 
 
 def test_tools_that_may_be_called_can_be_fewer_than_those_told() -> None:
-    asked = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [TIME]}}
-    tools = read_tools([TOOL, TIME], asked, parallel=True, most_kb=10)
+    tools = read_tools([TOOL, TIME], allowed([TIME]), parallel=True, most_kb=10)
     assert tools is not None and len(tools.told) == 2
     assert ([tool.name for tool in tools.type.tools], tools.type.choice) == (["time"], "required")

@@ -13,7 +13,7 @@ from gen.models.base import Model
 from gen.server.conversations import asked_of_chat, clients_template, read_messages, thinking, turn_of
 from gen.server.errors import refused
 from gen.server.likelihoods import in_chat_form, in_prompt_form, likely_prompt, likely_tokens
-from gen.server.output_types import new_id, read_tools
+from gen.server.output_types import WORDS, new_id, read_tools
 from gen.server.protocols.chunks import ChunkedBody, ChunkWriter, Likeliest
 from gen.server.sampling import NOT_SUPPORTED
 from gen.server.served import Asked, Served
@@ -84,7 +84,7 @@ def read_chat(model: Model, body: ChatBody, most_kb: float) -> tuple[Asked, str]
         n=body.n,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
-    named = tools is None or tools.choice not in ("auto", "required", "none")  # a call that is asked for by name
+    named = tools is None or tools.choice not in WORDS  # a call that is asked for by name
     return asked, "stop" if named else "tool_calls"
 
 

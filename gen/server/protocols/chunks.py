@@ -56,11 +56,11 @@ class ChunkedBody(SamplingFields):
         """The fields that say how a text has ended.
 
         Args:
-            itself: the finish_reason if it has ended by itself.
+            itself: the finish_reason if it has ended by itself, and no stop has cut its calls of tools.
         """
         reason = _FINISHED[completion.finish_reason or "length"]
         return {
-            "finish_reason": itself if reason == "stop" else reason,
+            "finish_reason": itself if reason == "stop" and completion.value is not None else reason,
             "stop_reason": completion.stop_reason,
             **receipt_of(completion, asked=self.return_receipt),
         }

@@ -1,8 +1,8 @@
 """`/v1/embeddings`, OpenAI's, and what follows from vectors: `/v1/rerank`, as Jina's, and `/v1/score`, as vLLM's."""
 
 import base64
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -18,7 +18,9 @@ from gen.server.served import Served, no_model
 
 
 class EmbedderBody(Body):
-    """The fields that all requests to the embedder have."""
+    """The fields that all requests to the embedder have; those that would change the vectors are refused."""
+
+    refused: ClassVar[Mapping[str, object]] = {"add_special_tokens": True, "normalize": True, "prompt_name": None}
 
     model: str | None = None
     user: Any = None

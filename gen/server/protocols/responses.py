@@ -191,6 +191,7 @@ class ResponseWriter:
         self._count = 0  # how many events there have been
         self._output: list[dict[str, Any]] = []  # the items; the last one may be open
         self._open = False  # whether the last item may still grow
+        self._likely: list[dict[str, Any]] = []  # log-probabilities of tokens that no message has yet
 
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
         [one] = ended
@@ -204,10 +205,12 @@ class ResponseWriter:
         yield self._event("response.in_progress", response=begun)
 
     def grow(self, number: int, new: StreamEvent) -> Iterable[str]:
+        if self._with_logprobs:
+            self._likely += in_chat_form(self._tokenizer, likely_tokens(new))["content"]
         if new.reasoning:
             yield from self._say("reasoning", new.reasoning)
         if new.text:
-            yield from self._say("message", new.text, self._logprobs(new))
+            yield from self._say("message", new.text)
         for delta in new.tool_calls:
             if delta.name is not None:
                 yield from self._close()
@@ -226,7 +229,8 @@ class ResponseWriter:
                 yield self._of_item("response.function_call_arguments.delta", delta=delta.arguments)
 
     def end(self, number: int, completion: Completion) -> Iterable[str]:
-        yield from self._close("incomplete" if completion.finish_reason == "length" else "completed")
+        cut = self._open and self._output[-1]["type"] == "function_call" and completion.value is None  # by a stop
+        yield from self._close("incomplete" if cut or completion.finish_reason == "length" else "completed")
 
     def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
         response = self._response(made[0], prompt_tokens)
@@ -251,8 +255,8 @@ class ResponseWriter:
             },
         }
 
-    def _say(self, kind: str, piece: str, logprobs: Sequence[Any] = ()) -> Iterable[str]:
-        """The events for more of a thought or of a message."""
+    def _say(self, kind: str, piece: str) -> Iterable[str]:
+        """The events for more of a thought or of a message, which has the log-probabilities of all tokens before it."""
         if not self._open or self._output[-1]["type"] != kind:
             yield from self._close()
             yield from self._add(_begun(kind))
@@ -261,8 +265,9 @@ class ResponseWriter:
         if kind == "reasoning":
             yield self._of_item("response.reasoning_text.delta", content_index=0, delta=piece)
         else:
-            part["logprobs"] += logprobs
-            yield self._of_item("response.output_text.delta", content_index=0, delta=piece, logprobs=[*logprobs])
+            likely, self._likely = self._likely, []
+            part["logprobs"] += likely
+            yield self._of_item("response.output_text.delta", content_index=0, delta=piece, logprobs=likely)
 
     def _add(self, item: dict[str, Any]) -> Iterable[str]:
         self._output.append(item)
@@ -277,7 +282,10 @@ class ResponseWriter:
         """The events that end the open item."""
         if not self._open:
             return
-        item, self._open = self._output[-1], False
+        item = self._output[-1]
+        if item["type"] == "message" and self._likely:  # of tokens without a text, such as those of a stop
+            yield from self._say("message", "")
+        self._open = False
         if item["type"] == "function_call":
             done = {"name": item["name"], "arguments": item["arguments"]}
             yield self._of_item("response.function_call_arguments.done", **done)
@@ -289,12 +297,6 @@ class ResponseWriter:
             yield self._of_item("response.content_part.done", content_index=0, part=part)
         item["status"] = status
         yield self._event("response.output_item.done", output_index=len(self._output) - 1, item=item)
-
-    def _logprobs(self, new: StreamEvent) -> list[dict[str, Any]]:
-        if not self._with_logprobs:
-            return []
-        found: list[dict[str, Any]] = in_chat_form(self._tokenizer, likely_tokens(new))["content"]
-        return found
 
     def _of_item(self, kind: str, **more: Any) -> str:
         """An event about the last item."""
