@@ -4,12 +4,12 @@ import secrets
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gen.errors import ArgumentError, show
+from gen.errors import ArgumentError, ModelError, show
 from gen.offline.executors.loop import Executor, Workers
 from gen.offline.executors.processes import Answer
 from gen.offline.executors.progress import Progress, say
@@ -32,7 +32,7 @@ from gen.offline.folder import (
 )
 from gen.offline.inputs import NAME as ROWS
 from gen.offline.inputs import check_unchanged, digests, write_rows
-from gen.offline.unchanged import difference, sources_of, versions
+from gen.offline.unchanged import difference, fingerprint, sources_of, versions
 
 _PART = 8  # times as many rows as run at once
 Report = dict[str, Any]
@@ -108,8 +108,10 @@ class Driver:
         self.executor.close()
 
     def _known(self) -> tuple[Manifest, str] | None:
-        """The manifest in the folder; None if there is none. Raises ArgumentError if it is another job's."""
+        """The manifest in the folder; None if there is none. Raises ArgumentError if it is another job's, or nobody's."""
         if not (self.folder / NAME).exists():
+            if (part := min(self.folder.glob("part-*.jsonl"), default=None)) is not None:
+                raise ArgumentError(f"{self.folder} has a {part.name}, and no {NAME} to say whose; give another folder.")
             return None
         manifest, digest = read_manifest(self.folder)
         had = {**manifest.settings, "batch_size": manifest.batch_size, "part_rows": manifest.part_rows}
@@ -124,6 +126,8 @@ class Driver:
                     "same, or another folder."
                 )
         facts = {"versions": versions(), "sources": sources_of(self.settings["output_type"])}
+        with suppress(ModelError):  # a cluster may have the model without this machine
+            facts["fingerprint"] = fingerprint(self.settings["model"])
         if (problem := difference(manifest, facts)) is not None:
             raise ArgumentError(f"{problem} Begin another job in another folder.")
         check_unchanged(manifest.inputs, self.names)
@@ -144,7 +148,7 @@ class Driver:
         part_rows = self.part_rows or _PART * batch_size
         return Manifest(
             settings=settings,
-            inputs=inputs,
+            inputs=[one if "sha256" in one else {**one, "sha256": found.stdin} for one in inputs],
             fingerprint=facts["fingerprint"],
             schema=facts["schema"],
             sources=facts["sources"],

@@ -22,7 +22,7 @@ from gen.offline.unchanged import versions
 
 NAME = "manifest.json"
 Result = dict[str, Any]
-_FORM = 3  # of the manifest; it changes when the manifest's meaning does
+_FORM = 4  # of the manifest; it changes when the manifest's meaning does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Manifest:
 
     Attributes:
         settings: everything that affects the texts, as the driver got it.
-        inputs: see `gen.offline.inputs.digests`.
+        inputs: see `gen.offline.inputs.digests`; stdin has its sha256, too.
         fingerprint: see `gen.offline.unchanged`.
         schema: the JSON Schema of the values, if they have one.
         sources: see `gen.offline.unchanged`.

@@ -7,6 +7,7 @@ Workers read these lines alone, from any row on. Example: the first row of a CSV
 import hashlib
 import json
 import os
+import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,10 +31,12 @@ class Scan:
     Attributes:
         places: the byte of `manifest.rows.jsonl` where each row begins.
         longest: the row with the longest prompt; None if no row can be run.
+        stdin: the sha256 of what came from stdin.
     """
 
     places: Sequence[int]
     longest: Row | None
+    stdin: str
 
 
 def digests(names: Sequence[str]) -> list[dict[str, Any]]:
@@ -46,11 +49,13 @@ def digests(names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def check_unchanged(known: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
-    """Raise an ArgumentError unless the inputs are those of the manifest, unchanged. Stdin is not read again."""
+    """Raise an ArgumentError unless the inputs are those of the manifest, unchanged. Of stdin, no more need come."""
     had = [one["name"] for one in known]
     if had != list(names):
         raise ArgumentError(f"the job in this folder has the inputs {', '.join(had)}; got {', '.join(names)}.")
     for one, now in zip(known, digests(names), strict=True):
+        if now["name"] == STDIN:
+            now["sha256"] = _digest_of_stdin() or one["sha256"]
         if one != now:
             raise ArgumentError(
                 f"the input {show_path(now['name'])} has changed since the job began; begin the job again in another "
@@ -70,6 +75,14 @@ def _digest(name: str) -> dict[str, Any]:
         raise ArgumentError(f"the input {show_path(name)} cannot be read: {error}") from error
 
 
+def _digest_of_stdin() -> str | None:
+    """The sha256 of what comes from stdin; None if it is closed or a terminal, or if nothing comes."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return None
+    digest = hashlib.file_digest(sys.stdin.buffer, "sha256").hexdigest()
+    return None if digest == hashlib.sha256().hexdigest() else digest
+
+
 def write_rows(names: Sequence[str], template: str | None, folder: Path) -> Scan:
     """Read all inputs, and write their rows.
 
@@ -78,11 +91,11 @@ def write_rows(names: Sequence[str], template: str | None, folder: Path) -> Scan
         OSError: the rows cannot be written.
     """
     places, hashes, firsts = array("q"), array("q"), [0]
-    longest, size, end = None, -1, 0
+    longest, size, end, stdin = None, -1, 0, hashlib.sha256()
     with written_aside(folder / NAME) as aside:
         with aside.open("wb") as file:
             for name in names:
-                for number, (record, problem) in enumerate(read_records(name), 1):
+                for number, (record, problem) in enumerate(read_records(name, stdin), 1):
                     row = read_row(record, _default_id(name, number), template, problem)
                     places.append(end)
                     hashes.append(_hash(row.id))
@@ -93,7 +106,7 @@ def write_rows(names: Sequence[str], template: str | None, folder: Path) -> Scan
                     raise ArgumentError(f"the input {name} has no rows.")
                 firsts.append(len(places))
         _check_ids(hashes, aside, names, firsts)
-    return Scan(places=places, longest=longest)
+    return Scan(places=places, longest=longest, stdin=stdin.hexdigest())
 
 
 def read_rows(folder: Path, place: int, count: int, first: int = 0) -> list[Row]:

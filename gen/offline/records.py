@@ -8,9 +8,12 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from gen.errors import ArgumentError, show, show_path
+
+if TYPE_CHECKING:
+    import hashlib
 
 STDIN = "-"
 Kind = Literal["jsonl", "csv", "parquet"]
@@ -37,10 +40,10 @@ def kind_of(name: str) -> tuple[Kind, bool]:
     return _SUFFIXES[suffix], packed
 
 
-def read_records(name: str) -> Read:
-    """The records of a file, or of stdin."""
+def read_records(name: str, seen: "hashlib._Hash | None" = None) -> Read:
+    """The records of a file, or of stdin, whose bytes are then added to a digest."""
     try:
-        yield from _records(name)
+        yield from _records(name, seen)
     except (OSError, EOFError, zlib.error) as error:
         raise ArgumentError(f"the input {show_path(name)} cannot be read: {error}") from error
 
@@ -56,11 +59,11 @@ def import_parquet() -> Any:
     return parquet
 
 
-def _records(name: str) -> Read:
+def _records(name: str, seen: "hashlib._Hash | None") -> Read:
     if name == STDIN:
         if sys.stdin is None:
             raise ArgumentError("stdin is closed; give a file.")
-        yield from _lines(sys.stdin.buffer)
+        yield from _lines(sys.stdin.buffer, seen)
         return
     kind, packed = kind_of(name)
     if kind == "parquet":
@@ -71,10 +74,12 @@ def _records(name: str) -> Read:
         yield from _lines(file) if kind == "jsonl" else _csv(file, name)
 
 
-def _lines(file: BinaryIO) -> Read:
+def _lines(file: BinaryIO, seen: "hashlib._Hash | None" = None) -> Read:
     """JSON lines; blank lines are skipped."""
     mark = _MARK
     for line in file:
+        if seen is not None:
+            seen.update(line)
         line, mark = line.removeprefix(mark), b""
         if line.strip():
             yield read_line(line)
@@ -85,13 +90,14 @@ def read_line(line: bytes) -> tuple[Record, str]:
     constants: list[str] = []
     try:
         record = json.loads(line.decode(), parse_constant=constants.append)  # which returns None
+        values = record.items() if isinstance(record, dict) and b"\\u" in line else ()
+        broken = {name: value for name, value in values if not _is_text([name, value])}
     except (ValueError, RecursionError) as error:
         return {}, f"the line is no JSON in UTF-8 ({error}): {show(line.decode(errors='replace'))}"
     if not isinstance(record, dict):
         return {}, f"the line is no JSON object: {show(record)}"
     if constants:
         return record, f"the line is no JSON, which has no {constants[0]}; write null."
-    broken = {name: value for name, value in record.items() if b"\\u" in line and not _is_text([name, value])}
     if not broken:
         return record, ""
     name, value = next(iter(broken.items()))
@@ -114,7 +120,7 @@ def _csv(file: BinaryIO, name: str) -> Read:
     with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, strict=True)
         try:
-            header = next(reader, [])
+            header = next(filter(None, reader), [])  # blank lines are skipped
             _check_columns(name, header)
             for values in reader:
                 if values:
@@ -148,8 +154,8 @@ def _parquet(name: str) -> Read:
                 yield record, ""
     except ArgumentError:
         raise
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"{show_path(name)} is no parquet file: {error}") from error
+    except (OSError, ValueError, OverflowError) as error:  # Python has no dates beyond the year 9999
+        raise ArgumentError(f"{show_path(name)} is no parquet file that can be read: {error}") from error
 
 
 def plain(value: Any) -> Any:

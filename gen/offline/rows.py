@@ -61,7 +61,7 @@ _USUAL: dict[str, Any] = {one.name: {} if one.name in ("asked", "carried") else 
 def read_row(record: Record, default_id: str, template: str | None = None, problem: str = "") -> Row:
     """A record as a row; a problem with it becomes the row's error."""
     body: Mapping[str, Any] | None = {} if "custom_id" in record and "body" in record else None
-    carried = {} if body is not None else {name: plain(value) for name, value in record.items() if name not in _OWN}
+    carried: Record = {}
     key = record.get("id" if body is None else "custom_id")
     if key in (None, ""):
         key = default_id
@@ -69,6 +69,8 @@ def read_row(record: Record, default_id: str, template: str | None = None, probl
         key, problem = default_id, problem or f"an id must be a text or a whole number, got {show(key)}"
     key = str(key)
     try:
+        if body is None:
+            carried = {name: plain(value) for name, value in record.items() if name not in _OWN}
         if problem:
             raise ArgumentError(problem)
         if body is not None:
@@ -76,7 +78,10 @@ def read_row(record: Record, default_id: str, template: str | None = None, probl
         asked = {name: _whole(name, record[name]) for name in ("seed", "max_new_tokens") if _given(record, name)}
         return Row(id=key, prompt=plain(_prompt(record, template)), asked=asked, carried=carried)
     except ArgumentError as error:
-        return Row(id=key, error=str(error), carried=carried, body=body)
+        problem = str(error)
+    except RecursionError:
+        problem = "the row has too many values within one another."
+    return Row(id=key, error=problem, carried=carried, body=body)
 
 
 def row_seed(seed: int, row: Row) -> int:

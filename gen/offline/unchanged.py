@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _WEIGHTS = {".safetensors", ".bin", ".gguf", ".pt", ".pth", ".h5", ".msgpack"}
 _LEFT_OUT = {".md", ".py", ".pyc", ".png", ".jpg", ".lock", ".gitattributes"}
-_END = 2**20  # bytes of a weight file that are read, at its beginning and at its end
+_BLOCK, _BLOCKS = 2**18, 2**10  # bytes, and how many blocks of a weight file are read, from its beginning to its end
 _KNOWN = {*sys.stdlib_module_names, "annotated_types", "gen", "pydantic", "pydantic_core", "typing_extensions"}
 """Packages whose versions stand for their source."""
 
@@ -112,7 +112,9 @@ def _plain(schema: Any) -> Any:
 
 
 def fingerprint(name: str) -> dict[str, str]:
-    """The sha256 of each file of a model and of its adapter; for weights, of the file's size and both ends."""
+    """The sha256 of each file of a model and of its adapter; of weights above 256 MiB, of the file's size and of blocks
+    that are as far apart as each other.
+    """
     path = None if name == "demo" else find_path(name)
     if path is not None and path.is_file():
         return {path.name: _of_weights(path)}
@@ -139,9 +141,9 @@ def _of_weights(path: Path) -> str:
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
-        digest.update(file.read(_END))
-        file.seek(max(0, size - _END))
-        digest.update(file.read())
+        for place in [*range(0, size, max(_BLOCK, size // _BLOCKS)), max(0, size - _BLOCK)]:
+            file.seek(place)
+            digest.update(file.read(_BLOCK))
     return digest.hexdigest()
 
 

@@ -2,6 +2,7 @@
 
 import datetime
 import gzip
+import hashlib
 import io
 import json
 import math
@@ -76,10 +77,23 @@ def test_a_row_is_the_same_after_it_was_written(tmp_path: Path) -> None:
 
 
 def test_stdin_is_read_once_and_its_rows_are_named_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"prompt": "a"}\n{"prompt": "b"}')))
-    known = digests(["-"])
-    assert write_rows(["-"], None, tmp_path).longest == Row(id="stdin:1", prompt="a")
-    monkeypatch.setattr(sys, "stdin", None)  # the job goes on from its rows
+    def give(data: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    data = b'\xef\xbb\xbf{"prompt": "a"}\n\n{"prompt": "b"}'
+    give(data)
+    found = write_rows(["-"], None, tmp_path)
+    assert found.longest == Row(id="stdin:1", prompt="a")
+    known = [{"name": "-", "sha256": found.stdin}]
+    assert digests(["-"]) == [{"name": "-"}] and found.stdin == hashlib.sha256(data).hexdigest()
+    give(data)
+    check_unchanged(known, ["-"])
+    give(b"")  # the job goes on from its rows
+    check_unchanged(known, ["-"])
+    give(data + b"\n")
+    with pytest.raises(gen.ArgumentError, match="the input '-' has changed since the job began"):
+        check_unchanged(known, ["-"])
+    monkeypatch.setattr(sys, "stdin", None)
     check_unchanged(known, ["-"])
     with pytest.raises(gen.ArgumentError, match="stdin is closed"):
         write_rows(["-"], None, tmp_path)
@@ -102,6 +116,10 @@ def test_what_parquet_has_and_json_lacks_is_told_or_written_as_it_is(tmp_path: P
     twice = pyarrow.Table.from_arrays([pyarrow.array(["a"]), pyarrow.array(["b"])], names=["prompt", "prompt"])
     pyarrow.parquet.write_table(twice, path)
     with pytest.raises(gen.ArgumentError, match=r"two columns of .* have one name"):
+        list(read_records(str(path)))
+    far = pyarrow.array([10**9], pyarrow.date32())
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": ["a"], "day": far}), path)
+    with pytest.raises(gen.ArgumentError, match="that can be read: days=1000000000"):
         list(read_records(str(path)))
 
 
@@ -188,6 +206,22 @@ def test_a_row_of_a_csv_with_too_few_or_too_many_columns_is_a_row_with_an_error(
     assert third == Row(id="own", prompt="c", asked={"seed": 7, "max_new_tokens": 9})
     assert (short.id, short.carried, long.id, long.carried) == ("short", {}, "long", {})
     assert "has 3 columns" in short.error and "has 5 columns" in long.error
+
+
+@pytest.mark.parametrize("depth", [700, 980, 3000])
+@pytest.mark.parametrize("inner", ["1", "1e999", '"\\u00fc"'])
+@pytest.mark.parametrize("name", ["prompt", "x", "body"])
+def test_values_far_within_one_another_fail_their_row_alone(depth: int, inner: str, name: str, tmp_path: Path) -> None:
+    deep = f'{{"custom_id": "a", "{name}": {"[" * depth}{inner}{"]" * depth}}}'
+    (tmp_path / "a.jsonl").write_text(f'{deep}\n{{"prompt": "y"}}\n')
+    places = write_rows([str(tmp_path / "a.jsonl")], None, tmp_path).places
+    deep_row, other = read_rows(tmp_path, 0, len(places))
+    assert deep_row.error and other.prompt == "y"
+
+
+def test_blank_lines_before_the_header_of_a_csv_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("\n\nid,prompt\n\na,x\n")
+    assert list(read_records(str(tmp_path / "a.csv"))) == [({"id": "a", "prompt": "x"}, "")]
 
 
 def test_a_template_makes_the_prompt_of_columns_which_are_carried_through() -> None:

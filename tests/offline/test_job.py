@@ -1,11 +1,14 @@
 """A job's rows have the results of `gen.generate`, once each, in order, whichever worker made them and how often."""
 
+import io
 import json
 import math
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from gen.models.transformers.rows import TransformersRows
 from gen.offline.folder import part_path, read_manifest
 from gen.offline.reading import OldTexts, Reader
 from gen.offline.rows import Row, row_seed
+from gen.offline.unchanged import fingerprint
 from gen.offline.worker import Worker
 from tests.helpers import needs_kernels_that_agree
 from tests.offline.helpers import WorkerHere, read_parts, write_rows
@@ -337,6 +341,23 @@ def test_a_folder_with_another_job_is_refused(
         gen.run_batch(other, tmp_path / "out", **arguments)
 
 
+def test_other_rows_from_stdin_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, prompt in enumerate(("One", "One", "Two")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f'{{"prompt": "{prompt}"}}'.encode())))
+        with pytest.raises(gen.ArgumentError, match="has changed since") if number == 2 else nullcontext():
+            assert gen.run_batch("-", tmp_path / "out", model="demo", max_new_tokens=2).rows == 1
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_parts_without_a_manifest_are_nobodys(dry_run: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_rows(tmp_path / "part-00000.jsonl", ROWS[:1])
+    before = source.read_bytes()
+    monkeypatch.setattr("gen.offline.executors.processes.WorkerProcess", no_worker)
+    with pytest.raises(gen.ArgumentError, match=r"has a part-00000.jsonl, and no manifest.json to say whose"):
+        gen.run_batch(source, tmp_path, model="demo", dry_run=dry_run)
+    assert source.read_bytes() == before and not (tmp_path / "manifest.json").exists()
+
+
 def _inner() -> Any:
     class Inner:
         pass
@@ -433,6 +454,37 @@ def test_another_model_under_the_same_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(gen.ArgumentError, match=r"the model is not what the job began with: generation_config\.json"):
         gen.run_batch(source, tmp_path / "out", **arguments)
     assert not report.parts[0].exists()
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_model_with_one_other_weight_is_refused_finished_or_not(
+    done: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "model"
+    _copy(Path(gen.models.checkpoints.DEMO), model)
+    source = write_rows(tmp_path / "a.jsonl", ROWS[:1])
+    report = gen.run_batch(source, tmp_path / "out", model=model, max_new_tokens=2)
+    if not done:
+        report.parts[0].unlink()
+    weights = bytearray((model / "model.safetensors").read_bytes())
+    weights[len(weights) // 2] ^= 1
+    (model / "model.safetensors").write_bytes(weights)
+    monkeypatch.setattr("gen.offline.executors.processes.WorkerProcess", no_worker)
+    with pytest.raises(gen.ArgumentError, match=r"the model is not what the job began with: model\.safetensors"):
+        gen.run_batch(source, tmp_path / "out", model=model, max_new_tokens=2)
+
+
+def test_every_part_of_a_large_file_of_weights_counts(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    with path.open("wb") as file:
+        file.truncate(2**33)  # no block of it is on the disk
+    seen = {json.dumps(fingerprint(str(path)))}
+    for place in (0, 3 * 2**30 + 5, 2**33 - 1):
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(b"x" * min(2**23, 2**33 - place))
+        seen.add(json.dumps(fingerprint(str(path))))
+    assert len(seen) == 4
 
 
 def _copy(source: Path, target: Path) -> None:
