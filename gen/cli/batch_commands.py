@@ -92,10 +92,10 @@ def run_command(
     if job.dry_run:
         return
     told = {"rows": report.rows, "failed": report.failed, "tokens": report.tokens}
+    line = ", ".join(f"{count} {name}" for name, count in told.items())
     if as_json:
-        say(json.dumps({**told, "seconds": round(report.seconds, 3), "parts": [*map(str, report.parts)]}), end="\n")
-    else:
-        say(", ".join(f"{count} {name}" for name, count in told.items()), end="\n")
+        line = json.dumps({**told, "seconds": round(report.seconds, 3), "parts": [*map(str, report.parts)]})
+    say(line, end="\n", failed=report.failed > 0)
     if report.failed:
         raise GenError(f"{report.failed} of {report.rows} rows failed; their errors are in {places[-1]}.")
 

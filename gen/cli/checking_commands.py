@@ -74,7 +74,8 @@ def _read(file: Path | None) -> list[_Line]:
         known = isinstance(found, dict) and isinstance(found.get("prompt"), str)
         continuation = found.get("continuation", []) if known else None
         texts = [continuation] if isinstance(continuation, str) else continuation
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        none = known and "continuation" in found and not texts
+        if none or not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise ArgumentError(
                 f'{given.where}: give {{"prompt": "...", "continuation": "..."}}, or a list of continuations, got '
                 f"{show(given.text)}"
@@ -120,19 +121,19 @@ def diff_command(
 def _receipts(path: Path) -> "list[gen.Receipt]":
     """Receipts; a file that cannot be read is a wrong argument, so that the exit code 1 tells of texts alone."""
     try:
-        return gen.Receipt.load(path)
+        found = gen.Receipt.load(path)
     except OSError as error:
         raise ArgumentError(f"{show_path(path)} cannot be read: {error}") from error
+    if not found:  # an exit code of 0 would say that all texts are the same
+        raise ArgumentError(f"{show_path(path)} has no receipts.")
+    return found
 
 
 def _tell(found: "gen.Diff", as_json: bool, plot: Path | None) -> None:
     if plot is not None:
         found.plot(plot)
-    if as_json:
-        for one in found.texts:
-            say(str(one), end="\n")
-    else:
-        say(str(found), end="\n")
+    for one in found.texts if as_json else [found]:
+        say(str(one), end="\n", failed=not found.same)
     if not found.same:
         raise typer.Exit(1)
 
@@ -196,6 +197,7 @@ def doctor_command(
         tokenizer=tokenizer,
         exllama=exllama,
     )
-    say(json.dumps({"model": model, **diagnosis.as_dict()}) if as_json else str(diagnosis), end="\n")
+    told = json.dumps({"model": model, **diagnosis.as_dict()}) if as_json else str(diagnosis)
+    say(told, end="\n", failed=bool(diagnosis.problems))
     if diagnosis.problems:
         raise typer.Exit(1)

@@ -87,7 +87,7 @@ def generate_command(
     for number, result in tqdm(results, total=len(given), unit="prompt", file=sys.stderr, disable=len(given) < 2):
         ended[number] = result
         while shown in ended:
-            failed |= _show(given[shown], ended.pop(shown), as_json)
+            failed = _show(given[shown], ended.pop(shown), as_json, failed)
             shown += 1
     if failed:
         raise typer.Exit(1)
@@ -131,15 +131,15 @@ def _read(asked: TextOptions) -> tuple[dict[str, Any], Any]:
     return settings, read_output_type(asked.schema, asked.regex, asked.choice)
 
 
-def _show(one: Given, result: Any, as_json: bool) -> bool:
-    """Print a prompt's texts, or its error; whether it failed."""
+def _show(one: Given, result: Any, as_json: bool, failed: bool) -> bool:
+    """Print a prompt's texts, or its error; whether it or one before it failed."""
     if isinstance(result, Exception):
         message = re.sub(r"^prompt \d+\b", "the prompt", str(result))
         tqdm.write(f"gen: {one.where}: {message}", file=sys.stderr)
         return True
     for completion in result if isinstance(result, list) else [result]:
-        say(_as_json(one, completion) if as_json else completion.text, end="\n")
-    return False
+        say(_as_json(one, completion) if as_json else completion.text, end="\n", failed=failed)
+    return failed
 
 
 def _as_json(one: Given, completion: "gen.Completion") -> str:

@@ -34,8 +34,9 @@ def read_prompts(prompts: list[str] | None, file: Path | None) -> list[Given]:
         for number, text in enumerate(prompts, 1):
             _check_unicode(text, f"prompt {number}")
         return [Given(text=text, where=f"prompt {number}") for number, text in enumerate(prompts, 1)]
-    name = "stdin" if file is None or str(file) == "-" else str(file)
-    text = _read(file, name)
+    source = None if file is None or str(file) == "-" else file
+    name = "stdin" if source is None else str(source)
+    text = _read(source, name)
     if file is None:
         return [Given(text=re.sub(f"({_LINE_END})\\Z", "", text), where=name)]
     lines = re.split(_LINE_END, text)
@@ -52,16 +53,15 @@ def read_prompts(prompts: list[str] | None, file: Path | None) -> list[Given]:
 
 
 def _read(file: Path | None, name: str) -> str:
-    """All of a file or of stdin, without the byte order mark that Windows puts before UTF-8."""
+    """All of a file, or without one of stdin, without the byte order mark that Windows puts before UTF-8."""
     try:
-        if name == "stdin":
+        if file is None:
             if sys.stdin is None:
                 raise ArgumentError("stdin is closed; give a prompt as an argument, or with --file.")
             if sys.stdin.isatty():
                 print("gen: reading stdin; end with Ctrl-D", file=sys.stderr)
             data = sys.stdin.buffer.read()
         else:
-            assert file is not None  # without a file the name is stdin; tells mypy
             data = file.read_bytes()
     except OSError as error:
         raise ArgumentError(f"cannot read the prompts: {error}") from error
@@ -83,14 +83,16 @@ def _check_unicode(text: str, name: str) -> None:
         raise ArgumentError(f"{name} is not valid UTF-8, from character {error.start + 1} on.") from error
 
 
-def say(text: str, end: str = "") -> None:
-    """Print at once; if the reader of stdout has gone, such as `head`, exit without a word."""
+def say(text: str, end: str = "", *, failed: bool = False) -> None:
+    """Print at once; if the reader of stdout has gone, such as `head`, exit without a word: as a failure if this call
+    of the program has failed already.
+    """
     check_output()
     try:
         print(text, end=end, flush=True)
     except BrokenPipeError:
         forget_output()
-        raise typer.Exit from None
+        raise typer.Exit(failed) from None
 
 
 def check_output() -> None:
@@ -101,7 +103,8 @@ def check_output() -> None:
 
 def forget_output() -> None:
     """Discard what is still to be flushed at the program's end: writing it would raise another error."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def keep_stderr_tidy() -> None:

@@ -108,10 +108,10 @@ class Driver:
         self.executor.close()
 
     def _known(self) -> tuple[Manifest, str] | None:
-        """The manifest in the folder; None if there is none. Raises ArgumentError if it is another job's, or nobody's."""
+        """The manifest in the folder; None if there is none. Raises ArgumentError if it is another job's."""
         if not (self.folder / NAME).exists():
             if (part := min(self.folder.glob("part-*.jsonl"), default=None)) is not None:
-                raise ArgumentError(f"{self.folder} has a {part.name}, and no {NAME} to say whose; give another folder.")
+                raise ArgumentError(f"{part} is there, and no {NAME} that says of which job; give another folder.")
             return None
         manifest, digest = read_manifest(self.folder)
         had = {**manifest.settings, "batch_size": manifest.batch_size, "part_rows": manifest.part_rows}

@@ -1,5 +1,6 @@
 """How the command line ends: Ctrl-C at any moment, a reader of stdout that goes away, one program under two names."""
 
+import errno
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
@@ -103,6 +105,30 @@ def test_a_reader_that_goes_away_ends_it_without_a_word(tmp_path: Path, monkeypa
     assert "200/200" not in stderr
 
 
+@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize(
+    "arguments", [["generate", "x", "y"], ["batch", "run", "x.jsonl", "out"], ["verify", "x"], ["doctor"]]
+)
+def test_what_has_failed_is_a_failure_when_the_reader_has_gone(
+    arguments: list[str], failed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipt: Any = object()
+    text = gen.Completion(text="y", value="y", token_ids=[], logprobs=[], score=0.0, finish_reason="eos", seed=1)
+    report = gen.BatchReport(rows=2, failed=int(failed), tokens=3, seconds=0.0, parts=[])
+    results = [(0, gen.GenError("no") if failed else text), (1, text)]
+    monkeypatch.setattr(gen, "generate_iter", lambda *arguments, **settings: iter(results))
+    monkeypatch.setattr("gen.offline.job.run_batch", lambda *arguments, **settings: report)
+    monkeypatch.setattr(gen.Receipt, "load", lambda path: [receipt])
+    monkeypatch.setattr(gen, "diff", lambda *arguments: gen.Diff(texts=[], missing=int(failed)))
+    diagnosis = SimpleNamespace(problems=["no"] * failed, as_dict=dict)
+    monkeypatch.setattr("gen.doctor.diagnose", lambda *arguments, **settings: diagnosis)
+    read, write = os.pipe()
+    os.close(read)
+    code, _, stderr = command(arguments, monkeypatch, stdout=write).end()
+    os.close(write)
+    assert code == failed and "Error" not in stderr
+
+
 @pytest.fixture
 def a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """`gen stream` says "a text"."""
@@ -122,6 +148,15 @@ def test_a_full_disk_is_told_in_a_line(arguments: list[str], monkeypatch: pytest
 def test_texts_are_not_lost_without_a_word_where_stdout_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = command(["stream", "x"], monkeypatch, prepare=partial(os.close, 1)).end()
     assert (code, out, err) == (1, "", "gen: stdout is closed, and texts go there; leave it open.\n")
+
+
+def test_a_full_disk_is_told_where_stdout_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def merge(*arguments: object, **settings: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("gen.offline.status.merge", merge)
+    told = command(["batch", "merge", "a", "b"], monkeypatch, prepare=partial(os.close, 1)).end()
+    assert told == (1, "", "gen: [Errno 28] No space left on device\n")
 
 
 def test_a_closed_stdin_has_no_prompt(monkeypatch: pytest.MonkeyPatch) -> None:

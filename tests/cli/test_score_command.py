@@ -38,7 +38,12 @@ def test_json_lines_have_one_or_several_continuations(model: Any, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("line", "problem"),
-    [("no json", "line 1: no JSON"), ('{"prompt": 3}', "line 1: give"), ('{"prompt": "a", "continuation": 3}', "got")],
+    [
+        ("no json", "line 1: no JSON"),
+        ('{"prompt": 3}', "line 1: give"),
+        ('{"prompt": "a", "continuation": 3}', "got"),
+        ('{"prompt": "a", "continuation": []}', "line 1: give"),
+    ],
 )
 def test_lines_that_cannot_be_read_are_named(line: str, problem: str, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "texts.jsonl").write_text(line)

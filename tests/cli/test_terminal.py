@@ -48,6 +48,13 @@ def test_a_file_has_a_prompt_a_line_and_blank_ones_are_named(tmp_path: Path, cap
     assert (len(read_prompts(None, path)), capsys.readouterr()) == (2, ("", ""))
 
 
+def test_a_file_may_be_called_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("stdin").write_text("One\n")
+    stdin(monkeypatch, b"Two\n")
+    assert [one.text for one in read_prompts(None, Path("stdin"))] == ["One"]
+
+
 @pytest.mark.parametrize(
     ("data", "line", "byte"),
     [(b"One\r\nTw\xff\n", 2, "ff"), (b"\xef\xbb\xbf\n\n\xed\xa0\x80", 3, "ed"), (b"a\rb\rc\xc3", 3, "c3")],

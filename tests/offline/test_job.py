@@ -353,7 +353,7 @@ def test_parts_without_a_manifest_are_nobodys(dry_run: bool, tmp_path: Path, mon
     source = write_rows(tmp_path / "part-00000.jsonl", ROWS[:1])
     before = source.read_bytes()
     monkeypatch.setattr("gen.offline.executors.processes.WorkerProcess", no_worker)
-    with pytest.raises(gen.ArgumentError, match=r"has a part-00000.jsonl, and no manifest.json to say whose"):
+    with pytest.raises(gen.ArgumentError, match=r"part-00000\.jsonl is there, and no manifest"):
         gen.run_batch(source, tmp_path, model="demo", dry_run=dry_run)
     assert source.read_bytes() == before and not (tmp_path / "manifest.json").exists()
 

@@ -102,6 +102,10 @@ def test_the_command_line(
     (tmp_path / "broken").write_text("{}\n")
     assert run("diff", str(tmp_path / "broken"), str(tmp_path / "old")) == 2
     assert run("diff", str(tmp_path / "missing"), str(tmp_path / "old")) == 2
+    (tmp_path / "empty").write_text("\n")
+    assert run("verify", str(tmp_path / "empty")) == 2
+    assert run("diff", str(tmp_path / "empty"), str(tmp_path / "empty")) == 2
+    assert "has no receipts" in capsys.readouterr().err
     job = tmp_path / "job"
     job.mkdir()
     assert run("diff", str(job), str(tmp_path / "old")) == 2
