@@ -63,7 +63,12 @@ def read_body(model: Model, body: Mapping[str, Any], usual: Sampler | None, know
         samples, copies = fields.n if "n" in fields.model_fields_set else sampler.samples, 1
         sampler = replace(sampler, samples=samples)
     given = asked.arguments | {"max_new_tokens": asked.cap, "seed": asked.seed}
-    own = {name: value for name, value in given.items() if value != getattr(Settings, name, value)}
+    said = {name for name in fields.model_fields_set if getattr(fields, name) is not None}
+    own = {
+        name: value
+        for name, value in given.items()
+        if value != getattr(Settings, name, value) or (value is not None and said & {*fields.renamed.get(name, [name])})
+    }
     return ReadBody(
         fields=fields,
         messages=asked.prompts[0],

@@ -239,6 +239,17 @@ def test_a_body_takes_from_the_job_what_it_does_not_say(tmp_path: Path) -> None:
     assert "temperature: not for beam search" in changed["error"]["message"]
 
 
+def test_what_a_body_says_counts_where_it_is_the_default_and_null_says_nothing(tmp_path: Path) -> None:
+    said: list[Any] = [{"include_stop_str_in_output": value} for value in (False, None)]
+    source = write_rows(
+        tmp_path / "a.jsonl", [line("a", stop=["e"]), *(line(str(one), stop=["e"], **one) for one in said)]
+    )
+    report = gen.run_batch(source, tmp_path / "out", model="demo", include_stop=True)
+    answers = [one["response"]["body"]["choices"][0] for one in read_parts(report.parts)]
+    left_out, usual, null = [one["message"]["content"] for one in answers]
+    assert left_out == null == f"{usual}e"
+
+
 def test_answers_are_json_lines_alone(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "a.jsonl", [line("a")])
     report = gen.run_batch(source, tmp_path / "out", model="demo", max_new_tokens=1)

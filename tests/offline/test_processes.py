@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import gen
-from gen.offline.executors.processes import Processes
+from gen.offline.executors.processes import Processes, WorkerProcess
 from tests.offline.helpers import read_parts, write_rows
 
 PROGRAM = """
@@ -101,6 +101,22 @@ def test_workers_on_one_cpu_share_what_cores_and_quota_allow(monkeypatch: pytest
     assert [Processes(devices).threads for devices in asked] == [6, 6, 6, 3, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert Processes(["cpu", "cpu"]).threads == 2
+
+
+def test_sets_have_one_order_in_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"""#!/bin/sh
+exec {sys.executable} -c "import json; print(json.dumps(dict(order=[*set('abcdefgh')])))"
+""")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    orders = []
+    for seed in "123":
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        worker = WorkerProcess()
+        orders.append(worker.ask()["order"])
+        worker.end()
+    assert orders[1:] == orders[:1] * 2
 
 
 @pytest.mark.slow

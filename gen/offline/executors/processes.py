@@ -18,6 +18,10 @@ KINDS: tuple[type[GenError], ...] = (ConstraintError, ArgumentError, DeviceError
 """The errors that a worker may answer, by their numbers in its answers."""
 
 
+ENVIRONMENT = {"PYTHONHASHSEED": "0"}
+"""What each worker's process begins with: values that are sets have the same order in each of them."""
+
+
 class WorkerDied(Exception):
     """A worker ended while it was asked for something; the message says how, as in "was killed by SIGKILL"."""
 
@@ -69,7 +73,7 @@ class WorkerProcess:
             [sys.executable, "-P", "-m", "gen.offline.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **cpu_threads.variables(None), "PYTHONPATH": path},
+            env={**os.environ, **cpu_threads.variables(None), **ENVIRONMENT, "PYTHONPATH": path},
             encoding="utf-8",
         )
 

@@ -5,7 +5,7 @@ import logging
 from typing import Any
 
 from gen.errors import ArgumentError
-from gen.offline.executors.processes import Answer, Worker, WorkerDied, read_answer
+from gen.offline.executors.processes import ENVIRONMENT, Answer, Worker, WorkerDied, read_answer
 
 _NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
 
@@ -40,7 +40,8 @@ class RayActors:
     def worker(self, slot: str | None) -> tuple[Worker, str | None]:
         """See `Executor.worker`: the actor begins where and when Ray has room for it."""
         needs = self._needs()
-        actor = self._ray.remote(max_restarts=0, **needs)(Actor).remote()
+        environment = {"env_vars": ENVIRONMENT}
+        actor = self._ray.remote(max_restarts=0, runtime_env=environment, **needs)(Actor).remote()
         return RayWorker(self._ray, actor), "cuda:0" if "num_gpus" in needs else "cpu"  # the only GPU that it sees
 
     def close(self) -> None:
