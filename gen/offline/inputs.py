@@ -79,7 +79,8 @@ def _digest_of_stdin() -> str | None:
     """The sha256 of what comes from stdin; None if it is closed or a terminal, or if nothing comes."""
     if sys.stdin is None or sys.stdin.isatty():
         return None
-    digest = hashlib.file_digest(sys.stdin.buffer, "sha256").hexdigest()
+    stream: Any = sys.stdin.buffer
+    digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return None if digest == hashlib.sha256().hexdigest() else digest
 
 

@@ -142,6 +142,14 @@ def test_what_is_there_can_be_merged_and_other_files_are_refused(tmp_path: Path)
     assert pyarrow.parquet.read_table(tmp_path / "all.parquet").num_rows == 2
     with pytest.raises(gen.GenError, match=r"give a file \*\.jsonl or \*\.parquet, got '.*all\.csv'"):
         report.merge(tmp_path / "all.csv")
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    for name in ("part-00000.jsonl", "part-00001.jsonl", "manifest.rows.jsonl"):
+        with pytest.raises(gen.GenError, match="is a file of the job itself"):
+            merge(tmp_path / "out", tmp_path / "link" / name, incomplete=True)
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "all.jsonl")
+    (tmp_path / "all.jsonl").write_text("old")
+    merge(tmp_path / "out", tmp_path / "link.jsonl", incomplete=True)
+    assert (tmp_path / "all.jsonl").read_bytes() == kept and (tmp_path / "link.jsonl").is_symlink()
     assert gen.run_batch(source, tmp_path / "other", model="demo", dry_run=True).parts == []
 
 
