@@ -18,8 +18,10 @@ from gen.stages.device_constraints import DeviceConstraints
 class SamplerProcessor:
     """Makes `generate(do_sample=False)` of transformers give the tokens that `gen.generate` gives.
 
-    Every token but the chosen one is masked, so greedy decoding takes that token. Use a processor in one call of
-    generate, as the last processor, or call `reset` before the next call.
+    Every token but the chosen one is masked, so greedy decoding takes that token; it is not for beams. Use a processor
+    in one call of generate, or call `reset` before the next call. Penalties, bans and guidance that you give to
+    generate come before it. What generate puts behind it has no effect, as watermarks and cuts such as typical_p: put
+    those processors of transformers in front of it in the list.
 
         processor = SamplerProcessor(gen.samplers.multinomial(temperature=0.8), seed=7, vocab_size=len(tokenizer))
         model.generate(**inputs, do_sample=False, logits_processor=[processor])

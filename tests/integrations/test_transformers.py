@@ -1,10 +1,12 @@
 """gen's draws inside of transformers' generate: they give the tokens of gen.generate, and add no host sync."""
 
 import re
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from transformers.generation import logits_process as hf
 
 import gen
 from gen.integrations.transformers import ConstraintProcessor, SamplerProcessor
@@ -23,7 +25,7 @@ SAMPLERS: dict[str, Any] = {
 def generate(
     model: Any,
     new_tokens: int,
-    processor: SamplerProcessor | ConstraintProcessor | None = None,
+    processor: Any = None,
     repeat: int = 1,
     **options: Any,
 ) -> list[list[int]]:
@@ -36,16 +38,16 @@ def generate(
         **inputs,
         max_new_tokens=new_tokens,
         pad_token_id=0,
-        logits_processor=[] if processor is None else [processor],
+        logits_processor=processor if isinstance(processor, list) else [processor] if processor else [],
         **({"do_sample": False} | options),
     )
     tokens: list[list[int]] = made[:, inputs["input_ids"].shape[1] :].cpu().tolist()
     return tokens
 
 
-def expected(sampler: Any, seed: Any, new_tokens: int) -> list[list[int]]:
-    model = gen.from_transformers(tiny_model(), byte_tokenizer())
-    options: dict[str, Any] = {"seed": seed, "max_new_tokens": new_tokens, "eos_token_id": [], "details": True}
+def expected(sampler: Any, seed: Any, new_tokens: int, vocab_size: int = 300, **options: Any) -> list[list[int]]:
+    model = gen.from_transformers(tiny_model(vocab_size=vocab_size), byte_tokenizer())
+    options = {"seed": seed, "max_new_tokens": new_tokens, "eos_token_id": [], "details": True} | options
     made = gen.generate(model, PROMPTS, sampler=sampler, **options)
     flat = [text for texts in made for text in (texts if isinstance(texts, list) else [texts])]
     return [text.token_ids for text in flat]
@@ -60,6 +62,43 @@ def test_the_tokens_are_those_of_gen(name: str, seed: Any) -> None:
     assert generate(tiny_model(), 12, processor) == wanted
     processor.reset()
     assert generate(tiny_model(), 12, processor) == wanted
+
+
+@pytest.mark.parametrize(
+    ("settings", "sampler"),
+    [
+        (
+            {"repetition_penalty": 1.7, "no_repeat_ngram_size": 2, "sequence_bias": {(104,): 4.0}},
+            {"repetition_penalty": 1.7, "no_repeat_ngram_size": 2, "logit_bias": {104: 4.0}},
+        ),
+        (
+            {"bad_words_ids": [[97], [98, 99]], "suppress_tokens": [100], "min_new_tokens": 6, "eos_token_id": EOS},
+            {"bad_words": [[97], [98, 99], [100]], "min_new_tokens": 6},
+        ),
+    ],
+)
+def test_penalties_and_bans_of_generate_are_those_of_gens_samplers(settings: Any, sampler: Any) -> None:
+    processor = SamplerProcessor(SAMPLERS["filtered"], seed=3, vocab_size=259)
+    wanted = expected(replace(SAMPLERS["filtered"], **sampler), 3, 12, eos_token_id=settings.get("eos_token_id", []))
+    made = generate(tiny_model(), 12, processor, **settings)
+    assert [tokens[: tokens.index(EOS)] if EOS in tokens else tokens for tokens in made] == wanted
+
+
+@pytest.mark.parametrize(
+    "warper",
+    [
+        hf.TypicalLogitsWarper(0.5),
+        hf.EpsilonLogitsWarper(0.004),
+        hf.EtaLogitsWarper(0.9),
+        hf.TopHLogitsWarper(0.5),
+        hf.WatermarkLogitsProcessor(259, "cpu", bias=5.0),
+    ],
+    ids=lambda warper: type(warper).__name__,
+)
+def test_what_generate_would_put_behind_it_counts_in_front_of_it(warper: Any) -> None:
+    processor = SamplerProcessor(SAMPLERS["multinomial"], seed=3)
+    plain, wanted = (expected(SAMPLERS["multinomial"], 3, 12, 259, logits_processors=own) for own in ([], [warper]))
+    assert generate(tiny_model(vocab_size=259), 12, [warper, processor]) == wanted != plain
 
 
 def test_a_prompt_may_have_several_rows() -> None:
