@@ -138,6 +138,7 @@ OTHERS: dict[str, tuple[str, dict[str, object]]] = {  # other kinds of masks and
     ),
     "falcon_alibi": ("Falcon", _FALCON | {"alibi": True, "multi_query": False, "new_decoder_architecture": False}),
     "mpt_alibi": ("Mpt", _MPT),
+    "diffllama": ("DiffLlama", _SMALL),  # its layers make values of their own of the cache's
 }
 
 

@@ -28,18 +28,19 @@ class Use:
     Attributes:
         own: how often gen's own attention ran.
         reasons: why transformers' attention ran at other times.
-        indexed: whether a layer selects the columns that it attends to.
+        alters: whether a layer selects the columns that it attends to, or makes values of its own of the cache's:
+            then a row's own memory cannot stand for what attention gets.
     """
 
     def __init__(self) -> None:
         self.own = 0
         self.reasons: set[str] = set()
-        self.indexed = False
+        self.alters = False
 
     @property
     def alone(self) -> bool:
         """Whether only gen's own attention has run."""
-        return self.own > 0 and not self.reasons and not self.indexed
+        return self.own > 0 and not self.reasons and not self.alters
 
 
 class Marks:
@@ -100,12 +101,13 @@ class PromptAttention:
         return attend_groups(query, keys, values, mask, scale)
 
 
-def mark(keys: Tensor, attention: "StepAttention | PromptAttention | None") -> Tensor:
-    """Mark keys of the cache with the attention to use; None leaves them to transformers."""
+def mark(keys: Tensor, values: Tensor, attention: "StepAttention | PromptAttention | None") -> tuple[Tensor, Tensor]:
+    """Mark keys and values of the cache with the attention to use; None leaves them to transformers."""
     if attention is not None and not torch.compiler.is_compiling():
         setattr(keys, _MARK, attention)
+        setattr(values, _MARK, attention)
         attention.marks.add(keys)
-    return keys
+    return keys, values
 
 
 def may_serve(model: Any) -> bool:
@@ -147,7 +149,10 @@ class _Sdpa:
         attention = None if torch.compiler.is_compiling() else getattr(key, _MARK, None)
         if attention is not None:
             attention.marks.reached(key)
-            if reason := _refused(query, key, attention_mask, dropout, options, attention):
+            altered = getattr(value, _MARK, None) is not attention
+            attention.marks.use.alters |= altered
+            reason = _refused(query, key, attention_mask, dropout, options, attention)
+            if reason := reason or ("values of a layer's own" if altered and attention.apart else ""):
                 attention.marks.use.reasons.add(reason)
                 if attention.apart:  # the columns of some rows are elsewhere
                     raise ModelError(f"the model's attention has changed since gen took the model over: {reason}.")

@@ -55,12 +55,15 @@ class RowLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        keys = mark(self.state.write("keys", self.place, key_states), self.attention)
-        return keys, self.state.write("values", self.place, value_states)
+        keys, values = (
+            self.state.write(name, self.place, states)
+            for name, states in (("keys", key_states), ("values", value_states))
+        )
+        return mark(keys, values, self.attention)
 
     def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
         if self.attention is not None:
-            self.attention.marks.use.indexed = True
+            self.attention.marks.use.alters = True
         return self.state.write("indexer_keys", self.place, indexer_key_states)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:

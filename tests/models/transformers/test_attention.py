@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 
 import gen
 from gen.models.transformers.model import TransformersModel
-from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers import byte_tokenizer, plain_choices, tiny_model
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
 
@@ -164,6 +164,14 @@ def test_rows_with_memory_of_their_own_end_where_a_layer_does_not_read_them_any_
     assert not model.parts_rows
     hf_model.model.layers[1].self_attn.__class__ = LlamaAttention
     assert texts(model) == found
+
+
+def test_a_layer_that_makes_values_of_its_own_of_the_caches_gets_no_rows_with_memory_of_their_own() -> None:
+    hf_model = tiny_model("diffllama", max_position_embeddings=1024)
+    model = gen.from_transformers(hf_model, byte_tokenizer())
+    found = texts(model)
+    assert found == [plain_choices(hf_model, *one) for one in zip(SHORT_AND_LONG, found, strict=True)]
+    assert model.told_attention == "gen's own" and not model.parts_rows
 
 
 def test_rows_of_a_compiled_model_have_no_memory_of_their_own() -> None:
