@@ -12,27 +12,38 @@ def innermost(model: Any) -> "PreTrainedModel":
     """The transformers model that a wrapper calls; its forward names the arguments.
 
     Raises:
-        ModelError: the wrapper has a learned prompt, whose tokens would be in the cache or the embeddings, or an
-            activated LoRA, which looks for its tokens in all that a forward reads.
+        ModelError: the wrapper has a learned prompt, whose tokens would be in the cache or the embeddings; an adapter
+            that acts by all that a forward reads, as activated LoRA and Lily; or one that draws at random.
     """
     while True:
         inner = model
         if "_orig_mod" in getattr(model, "_modules", {}):  # torch.compile
             inner = model._orig_mod
         elif hasattr(type(model), "get_base_model"):  # PEFT
-            _refuse_prompts(model)
+            _refuse_adapters(model)
             inner = model.get_base_model()
         if inner is model:
             return model
         model = inner
 
 
-def _refuse_prompts(model: Any) -> None:
-    """Refuse adapters whose effect depends on more of the prompt than a forward of gen's reads."""
+def _refuse_adapters(model: Any) -> None:
+    """Refuse adapters whose effect depends on more than a token and those before it."""
     name = type(model).__name__
     config: Any = getattr(model, "active_peft_config", None)
+    peft_type: Any = getattr(config, "peft_type", "")
+    kind = str(getattr(peft_type, "value", peft_type)).lower().replace("_", " ")
+    if kind == "lily":
+        raise ModelError(
+            f"{name} has a Lily adapter, which routes by the mean over all tokens that a forward reads; a text would "
+            "depend on what is read beside it. Adapters that treat each token by itself, such as LoRA, are supported."
+        )
+    if getattr(config, "sample_at_inference", False):
+        raise ModelError(
+            f"{name} has an adapter that draws at random in each forward (sample_at_inference=True), so that its texts "
+            "would differ from call to call; set this to False in its config, and load it again."
+        )
     if getattr(config, "is_prompt_learning", False):
-        kind = str(getattr(config.peft_type, "value", config.peft_type)).lower().replace("_", " ")
         raise ModelError(
             f"{name} has {kind}, which puts learned tokens before each prompt; gen has no place for them. Adapters "
             "that change weights, such as LoRA, are supported."

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
+from peft import LilyConfig, LoraConfig, PrefixTuningConfig, PromptTuningConfig, PveraConfig, get_peft_model
 from torch import nn
 
 import gen
@@ -82,6 +82,22 @@ def test_learned_prompts_are_refused_by_name(config: Any, kind: str) -> None:
     for probe in (True, False):
         with pytest.raises(gen.ModelError, match=rf"PeftModelForCausalLM has {kind}, .* LoRA, are supported"):
             gen.from_transformers(wrapped, byte_tokenizer(), probe=probe)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (LilyConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM"), "a Lily adapter, .* by the mean over all"),
+        (
+            PveraConfig(target_modules=["q_proj"], sample_at_inference=True, task_type="CAUSAL_LM"),
+            "an adapter that draws at random",
+        ),
+    ],
+)
+def test_adapters_that_act_by_what_is_beside_a_token_or_at_random_are_refused(config: Any, reason: str) -> None:
+    wrapped = adapted(tiny_model().bfloat16(), config)  # in which the probe lets smaller effects pass
+    with pytest.raises(gen.ModelError, match=f"PeftModelForCausalLM has {reason}"):
+        gen.from_transformers(wrapped, byte_tokenizer())
 
 
 def test_an_activated_lora_is_refused_since_steps_have_no_invocation_tokens() -> None:
