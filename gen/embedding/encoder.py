@@ -41,6 +41,11 @@ class Encoder:
         self._refuse_training()
         if model.config.is_encoder_decoder:
             raise ModelError(f"{name} is an encoder with a decoder; give its encoder alone, as T5EncoderModel.")
+        if "lsh" in getattr(model.config, "attn_layers", ()):
+            raise ModelError(
+                f"{name} hashes its tokens by numbers that it draws in each forward (attn_layers has 'lsh'), so that a "
+                "text's vector would differ from call to call; take an encoder without them."
+            )
         devices = list(dict.fromkeys(parameter.device for parameter in model.parameters()))
         if len(devices) != 1 or devices[0].type == "meta":
             raise ModelError(

@@ -158,6 +158,12 @@ def test_texts_of_unequal_lengths_are_not_padded_where_padding_changes_vectors(s
     assert widths == [(1, 5), (2, 4)]
 
 
+def test_an_encoder_that_draws_at_random_in_each_forward_is_refused() -> None:
+    hf_model = tiny_encoder("Reformer", axial_pos_embds=False, attn_layers=["local", "lsh"], is_decoder=False)
+    with pytest.raises(gen.ModelError, match="ReformerModel hashes its tokens by numbers that it draws"):
+        gen.from_transformers_encoder(hf_model, encoder_tokenizer())
+
+
 @pytest.mark.parametrize("limit", [-1, 0])
 def test_a_config_may_say_that_there_is_no_position_limit(limit: int) -> None:
     hf_model = tiny_encoder()
