@@ -8,8 +8,9 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Thread
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -186,12 +187,16 @@ def bounded(protocol: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
         Attributes:
             timer: closes the connection if no request is under way then.
             useless: how many bytes have come that have ended no head and were no part of a body.
+            piece: what has come last.
+            parser: httptools' own.
             cycles: of the requests that are not answered; a client may send the next one before an answer has ended.
         """
 
         timer: asyncio.TimerHandle | None = None
         useless = 0
         cycles: Sequence[Any] = ()
+        piece = b""
+        parser: Any
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -206,8 +211,29 @@ def bounded(protocol: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
             super().connection_lost(error)
 
         def on_headers_complete(self) -> None:
-            super().on_headers_complete()
-            self.cycles = [one for one in (*self.cycles, self.cycle) if not one.response_complete]
+            if not self._asks_for_more():
+                super().on_headers_complete()
+                self.cycles = [one for one in (*self.cycles, self.cycle) if not one.response_complete]
+
+        def on_message_complete(self) -> None:
+            if not self._asks_for_more():
+                super().on_message_complete()
+
+        def _asks_for_more(self) -> bool:
+            """Whether a client would go on in another protocol, as Java's do in HTTP/2; of httptools, which then takes
+            the body for a part of that protocol."""
+            return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
+
+        def _unsupported_upgrade_warning(self) -> None:
+            """Read such a request again, without its wish; h11 calls this too, and has read it."""
+            error = sys.exc_info()[1]
+            if error is not None and self._asks_for_more():
+                head = [self.parser.get_method(), b" ", self.url, b" HTTP/1.1\r\n"]
+                head += [b"%b: %b\r\n" % one for one in self.headers if one[0] != b"upgrade"]
+                self.parser = type(self.parser)(self)
+                with suppress(AttributeError):  # as uvicorn does; older versions are lenient
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+                super().data_received(b"".join([*head, b"\r\n", self.piece[error.args[0] :]]))
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
@@ -216,6 +242,7 @@ def bounded(protocol: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
         def data_received(self, data: bytes) -> None:
             for start in range(0, len(data), _PIECE):
                 cycle, piece = self.cycle, data[start : start + _PIECE]
+                self.piece = piece
                 had = 0 if cycle is None else len(cycle.body)
                 super().data_received(piece)
                 if self.transport.is_closing():

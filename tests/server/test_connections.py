@@ -228,3 +228,28 @@ def test_a_client_that_leaves_is_noticed_by_all_of_its_requests(parser: Any) -> 
         assert LEFT == ["/left"]
 
     connected(parser, talk)
+
+
+@pytest.mark.parametrize("wish", [b"h2c", b"websocket"])
+@pytest.mark.parametrize("before", [b"", GET])
+@pytest.mark.parametrize("size", [1, 7, 2**16])
+def test_a_client_that_would_take_another_protocol_gets_its_answer(
+    parser: Any, wish: bytes, before: bytes, size: int
+) -> None:
+    asked = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: %b\r\nhttp2-settings: AAEA\r\n" % wish
+
+    async def talk(protocol: Any, transport: Transport, loop: Loop) -> None:
+        if before:
+            protocol.data_received(before)
+            await answered(transport)
+        for number, body in enumerate([b"x" * 5, b"y" * 40_000], 1 + bool(before)):
+            data = POST + asked + b"content-length: %d\r\n\r\n" % len(body) + body
+            for start in range(0, len(data), size):
+                protocol.data_received(data[start : start + size])
+            await answered(transport, number)
+            assert transport.written.endswith(b"%09d" % len(body))
+        protocol.data_received(POST + asked + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n" + GET)
+        await answered(transport, 4 + bool(before))
+        assert transport.written.count(b"%09d" % 3) == 1 and not transport.closed
+
+    connected(parser, talk)
