@@ -3,8 +3,8 @@
 The oracle is the place of the mistake: each model below has one, in a line that ends with `# bad`.
 """
 
+import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,9 @@ from torch.nn import functional
 
 from tests.helpers import tiny_model
 from tests.helpers.architectures import HYBRIDS, SHAPES
-from tests.helpers.forked import Forked
 from tests.models.transformers.vision_helpers import PICTURES, prompts, tiny_processor, tiny_vision_model
 from virtual_gpus import ArgumentError, virtual_gpus
-from virtual_gpus.placements import Report, examine, main, parts
+from virtual_gpus.placements import Report, examine, parts
 
 HERE = Path(__file__)
 LINES = HERE.read_text(encoding="utf-8").splitlines()
@@ -318,27 +317,25 @@ def test_without_accelerate_only_single_devices_can_be_tried(monkeypatch: pytest
         of(Right)
 
 
-def run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, main: Callable[[], int], *arguments: str
-) -> tuple[int, str, str]:
-    """How a program ends in a folder, and what it says; it runs in a fork."""
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", ["program", *arguments])
-    return Forked(lambda: sys.exit(main())).end()
+def run(folder: Path, module: str, *arguments: str) -> tuple[int, str, str]:
+    """How a program ends in a folder, and what it says. A fork could not go backward where torch is built for CUDA."""
+    command = [sys.executable, "-m", module, *arguments]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return ended.returncode, ended.stdout, ended.stderr
 
 
-def test_the_command_line_names_what_fails_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_names_what_fails_and_where(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "models.py").write_text(
         "import torch\nclass Model(torch.nn.Sequential):\n    def forward(self, x):\n"
         "        first, second = self\n        return second(first(x)) + first.bias\n"
         "def make():\n    return Model(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)), torch.ones(2, 4)\n"
     )
-    code, out, err = run(tmp_path, monkeypatch, main, "--devices", "cuda:0,cuda:1", "mine.models:make")
+    code, out, err = run(tmp_path, "virtual_gpus.placements", "--devices", "cuda:0,cuda:1", "mine.models:make")
     assert code == 1 and not err, err
     assert "Model: 2 of 2 placements fail (forward, backward)" in out
     assert "forward at mine/models.py:5 in forward: in 2, first with 0 on cuda:0, 1 on cuda:1" in out
-    code, out, _ = run(tmp_path, monkeypatch, main, "--devices", "cuda:0", "mine.models:make")
+    code, out, _ = run(tmp_path, "virtual_gpus.placements", "--devices", "cuda:0", "mine.models:make")
     assert code == 0, out
 
 
@@ -360,7 +357,7 @@ def test_mistake(virtual_gpu_placements):
 def test_the_fixture_fails_a_test_with_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "test_models.py").write_text(FIXTURE)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    _, out, err = run(tmp_path, monkeypatch, pytest.main, "-q", "-p", "no:cacheprovider", "-p", "virtual_gpus.plugin")
+    _, out, err = run(tmp_path, "pytest", "-q", "-p", "no:cacheprovider", "-p", "virtual_gpus.plugin")
     assert "1 failed, 1 passed" in out, out + err
     assert "Model: 6 of 6 placements fail (forward, backward)" in out
     assert "forward at test_models.py:9 in forward" in out

@@ -98,6 +98,7 @@ def _load_formulas() -> None:
     functions, and their substitutes in the block have none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", FutureWarning)  # from torch 2.15 on
         from torch._decomp import decompositions_for_jvp  # noqa: F401
 
 

@@ -10,7 +10,7 @@ import torch
 
 from virtual_gpus import DeviceError
 
-TRIED_TORCH = "2.13"  # the newest version that the tests were run with
+TRIED_TORCH = "2.15"  # the newest version that the tests were run with
 
 PARTS = (
     "torch:_C.DispatchKey",

@@ -6,9 +6,33 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 GPU0, GPU1, HOST = "cuda:0", "cuda:1", "cpu"
 REFUSED = "refused"
+
+
+class _Names(TorchDispatchMode):
+    """Which operators are called."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen = set[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def _waits_of_a_number() -> int:
+    """How often the host waits in `x[indices] = 0.0`: newer torch fills, older torch gives the number to the device."""
+    target, indices = torch.zeros(1), torch.zeros(1, dtype=torch.int64)
+    with _Names() as names:
+        target[indices] = 0.0
+    return int("index_fill_" not in names.seen)
+
+
+WAITS_OF_A_NUMBER = _waits_of_a_number()
 
 
 @dataclass(frozen=True)

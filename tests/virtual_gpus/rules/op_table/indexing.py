@@ -10,7 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.virtual_gpus.rules.op_table.cases import GPU0, GPU1, HOST, REFUSED, Case, counts, floats, index, mask
+from tests.virtual_gpus.rules.op_table.cases import (
+    GPU0,
+    GPU1,
+    HOST,
+    REFUSED,
+    WAITS_OF_A_NUMBER,
+    Case,
+    counts,
+    floats,
+    index,
+    mask,
+)
 
 
 def _set(tensor: Tensor, where: Any, value: Any) -> Tensor:
@@ -141,7 +152,14 @@ INDEXING = [
     Case("set: a number by a mask", lambda a, m: _set(a, m, 0.0), (floats(GPU0, 2), mask(GPU0, 2)), GPU0),
     Case("set: a CPU scalar by a mask", _set, (floats(GPU0, 2), mask(GPU0, 2), floats(HOST)), GPU0),
     Case("set: a GPU scalar by a mask", _set, (floats(GPU0, 2), mask(GPU0, 2), floats(GPU0)), GPU0, 1),
-    Case("set: a number by indices", lambda a, i: _set(a, i, 0.0), (floats(GPU0, 2), index(GPU0, 2)), GPU0, 1),
+    Case(
+        "set: a number by indices",
+        lambda a, i: _set(a, i, 0.0),
+        (floats(GPU0, 2), index(GPU0, 2)),
+        GPU0,
+        WAITS_OF_A_NUMBER,
+    ),
+    Case("set: a number by CPU indices", lambda a, i: _set(a, i, 0.0), (floats(GPU0, 2), index(HOST, 2)), GPU0, 2),
     Case("set: a number by a slice", lambda a: _set(a, slice(1), 0.0), (floats(GPU0, 2),), GPU0),
     Case(
         "set: a CPU vector by a slice", lambda a, b: _set(a, slice(2), b), (floats(GPU0, 2), floats(HOST, 2)), GPU0, 1

@@ -178,7 +178,6 @@ _more: list[tuple[str, Callable[..., Any], tuple[Operand, ...], int, str]] = [
     ("isin many", torch.isin, (index(GPU0, 4), index(GPU0, 64)), 1, _SIZE),
     ("masked_fill with a GPU scalar", lambda a, m: a.masked_fill(m, a.sum()), (_numbers, mask(GPU0, 4)), 1, _VALUE),
     ("index_fill with a GPU scalar", lambda a, i: a.index_fill(0, i, a.sum()), (_numbers, index(GPU0, 2)), 1, _VALUE),
-    ("set a number by indices", lambda a, i: a.__setitem__(i, 0.0) or a, (_numbers, index(GPU0, 2)), 1, _VALUE),
     ("slice by a GPU scalar", lambda a, i: a[: i + 1], (_numbers, index(GPU0)), 1, _VALUE),
     ("eigh", lambda a: torch.linalg.eigh(a @ a.T)[0], (_square,), 1, _CHECK),
     ("eigvalsh", lambda a: torch.linalg.eigvalsh(a @ a.T), (_square,), 1, _CHECK),

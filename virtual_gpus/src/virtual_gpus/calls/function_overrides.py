@@ -1,6 +1,7 @@
 """Functions of torch that need more than a run on the CPU if they are given a virtual tensor."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Number
 from typing import Any
 
 import torch
@@ -44,11 +45,17 @@ def copy_(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def setitem(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """`Tensor.__setitem__` with a value of another device, whose gradient goes back there."""
+    """`Tensor.__setitem__` with a value of another device, whose gradient goes back there; or with a number where an
+    index is on another device: torch 2.15 fills by masks and indices, but only those on the target's device."""
     target, index, value = args
-    if _needs_way_back(target, value) and not _advanced(index):
-        return call_plainly(func, (target, index, to(value, target.device)), kwargs)
-    return call_plainly(func, args, kwargs)
+    parts = index if isinstance(index, tuple) else (index,)
+    if isinstance(value, Number) and any(
+        isinstance(part, Tensor) and place_of(part) != place_of(target) for part in parts
+    ):
+        value = torch.tensor(value, device="cpu")
+    elif _needs_way_back(target, value) and not any(isinstance(part, Tensor | list | bool) for part in parts):
+        value = to(value, target.device)
+    return call_plainly(func, (target, index, value), kwargs)
 
 
 def ctc_loss(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -215,21 +222,12 @@ def _needs_way_back(target: Any, source: Any) -> bool:
     )
 
 
-def _advanced(index: Any) -> bool:
-    """Whether an index is more than slices and numbers, so that the value must be on the right device already."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return any(isinstance(part, Tensor | list | bool) for part in parts)
-
-
 SPECIAL.update(
     {
         functional.one_hot: unchecked("one_hot"),
-        torch.quantile: unchecked("quantile"),
-        torch.nanquantile: unchecked("nanquantile"),
-        Tensor.quantile: unchecked("quantile"),
-        Tensor.nanquantile: unchecked("nanquantile"),
-        functional.ctc_loss: ctc_loss,
-        torch.ctc_loss: ctc_loss,
+        **dict.fromkeys((torch.quantile, Tensor.quantile), unchecked("quantile")),
+        **dict.fromkeys((torch.nanquantile, Tensor.nanquantile), unchecked("nanquantile")),
+        **dict.fromkeys((functional.ctc_loss, torch.ctc_loss), ctc_loss),
         torch._nested_tensor_from_tensor_list: nested,
         torch._VF._pad_packed_sequence: pad_packed_sequence,
         **dict.fromkeys(
@@ -242,8 +240,7 @@ SPECIAL.update(
         ),
         torch.meshgrid: meshgrid,
         torch._VF.meshgrid: meshgrid,  # type: ignore[attr-defined]
-        torch.tensor_split: tensor_split,
-        Tensor.tensor_split: tensor_split,
+        **dict.fromkeys((torch.tensor_split, Tensor.tensor_split), tensor_split),
         torch._C._nn.pad_sequence: pad_sequence,
         torch.cosine_similarity: cosine_similarity,
         **dict.fromkeys((torch.prod, Tensor.prod), with_waiting_backward("prod")),

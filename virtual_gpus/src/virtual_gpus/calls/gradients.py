@@ -184,9 +184,9 @@ def _on_stream(stream: VirtualStream | None) -> Iterator[None]:
 def apply(original: Any) -> Any:
     """`Function.apply`, which notes the devices of its tensors, for a check in the backward pass."""
 
-    @wraps(original.__func__)
+    @wraps(original)
     def applied(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
-        made = original.__func__(cls, *args, **kwargs)
+        made = original.__get__(None, cls)(*args, **kwargs)
         outputs = _tensors(made)
         node = next((value.grad_fn for value in outputs if isinstance(value, Tensor) and value.requires_grad), None)
         if isinstance(node, BackwardCFunction):

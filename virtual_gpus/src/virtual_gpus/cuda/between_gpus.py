@@ -71,17 +71,7 @@ def gather_out(tensors: Sequence[Tensor], output: Tensor, dim: int) -> Tensor:
     return output.copy_(torch.cat([to(tensor, output.device) for tensor in tensors], dim))
 
 
-_COPIES: dict[str, Callable[..., Any]] = {
-    "_broadcast": broadcast,
-    "_broadcast_out": broadcast_out,
-    "_broadcast_coalesced": broadcast_coalesced,
-    "_scatter": scatter,
-    "_scatter_out": scatter_out,
-    "_gather": gather,
-    "_gather_out": gather_out,
-}
-
-
+_COPIES = (broadcast, broadcast_out, broadcast_coalesced, scatter, scatter_out, gather, gather_out)
 _COLLECTIVES = (
     "_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced",
     "all_to_all_single", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce",
@@ -94,7 +84,7 @@ _ONE_BUFFER = ("_allgather_base", "_reduce_scatter_base", "all_gather_single", "
 
 def substitutes() -> list[tuple[object, str, object]]:
     """The substitutes, each as (module or class, name, value); those of NCCL only if torch has gloo."""
-    copies: list[tuple[object, str, object]] = [(torch._C, name, value) for name, value in _COPIES.items()]
+    copies: list[tuple[object, str, object]] = [(torch._C, f"_{copy.__name__}", copy) for copy in _COPIES]
     if device_type() != "cuda" or not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         return copies
     from torch.distributed import distributed_c10d
@@ -104,6 +94,7 @@ def substitutes() -> list[tuple[object, str, object]]:
     return [
         *copies,
         (distributed_c10d, "ProcessGroupNCCL", nccl),
+        (distributed_c10d, "ProcessGroupNCCL2", nccl),  # torch 2.15 makes these
         (torch.distributed, "ProcessGroupNCCL", nccl),
         (distributed_c10d, "_NCCL_AVAILABLE", True),
         (distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10)),
@@ -124,8 +115,14 @@ def _nccl(gloo: Any) -> Any:
                 self.is_high_priority_stream = is_high_priority_stream
                 self._timeout = timedelta(minutes=10)
 
-        def __init__(self, store: Any, rank: int, size: int, options: Options) -> None:
+        def __init__(self, store: Any, rank: int, size: int, options: Options, device_id: Any = None) -> None:
             super().__init__(store, rank, size, timeout=options._timeout)
+            self._within = getattr(options, "global_ranks_in_group", None)
+
+        def split(self, store: Any, ranks: Sequence[int], options: Any) -> Any:
+            """A group of some of this one's processes, by their ranks among all, as torch 2.15 makes new groups."""
+            own = self._within[self.rank()] if self._within else self.rank()
+            return type(self)(store, ranks.index(own), len(ranks), options)
 
     return ProcessGroupNCCL
 
