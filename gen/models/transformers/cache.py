@@ -39,12 +39,15 @@ class RowLayer(CacheLayerMixin):  # type: ignore[misc]
         super().__init__()
         # `is_initialized` stays false: models ask for it in layers that only images reach
         self.state, self.place, self.attention = state, place, attention
-        # otherwise transformers drops the mask of forwards of one token
-        self.is_compileable = place.columns is not None
         known = place.start if place.columns is None else place.view
         if known and (indexed := state.columns.get("indexer_keys")) is not None:  # a column's position is its number
             columns = torch.arange(known, device=indexed.device)
             self.indexer_position_ids = columns.expand(3, len(range(state.count)[place.rows]), -1)
+
+    @property
+    def is_compileable(self) -> bool:
+        """Whether transformers keeps the mask of forwards of one token."""
+        return self.place.columns is not None
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to do: tensors are made by `LayerState`."""
@@ -75,6 +78,8 @@ class RowLayer(CacheLayerMixin):  # type: ignore[misc]
 
 class HybridLayer(LinearAttentionLayer, RowLayer):  # type: ignore[misc]
     """A layer with keys, values and recurrent states."""
+
+    is_compileable = RowLayer.is_compileable
 
     def __init__(
         self,

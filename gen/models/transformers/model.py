@@ -253,12 +253,13 @@ class TransformersModel(Model):
     ) -> Tensor:
         """The logits (rows, places, vocab_size) after the last places of token_ids (rows, n), or after those given."""
         optional = {"position_ids": positions, "logits_to_keep": logits_to_keep, **inputs}
+        kept = "cache" if self.takes("cache") else "past_key_values"  # its name before transformers 5.24
         logits: Tensor = self.hf_model(
             input_ids=token_ids,
             attention_mask=mask,
-            past_key_values=cache,
             use_cache=True,
             return_dict=True,
+            **{kept: cache},
             **{name: value for name, value in optional.items() if self.takes(name)},
         ).logits
         return logits
@@ -316,9 +317,9 @@ class TransformersModel(Model):
 
 
 def _arguments(model: "PreTrainedModel") -> frozenset[str]:
-    """The names of a forward's arguments; of those that it passes on to its decoder, only the positions."""
+    """The names of a forward's arguments; of those that it passes on to its decoder, only positions and cache."""
     parameters = inspect.signature(model.forward).parameters
     hands_on = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     decoder = model.get_decoder() if hands_on and hasattr(model, "get_decoder") else None
     inner = inspect.signature(decoder.forward).parameters if isinstance(decoder, torch.nn.Module) else {}
-    return frozenset(parameters) | ({"position_ids"} & inner.keys())
+    return frozenset(parameters) | ({"position_ids", "cache"} & inner.keys())

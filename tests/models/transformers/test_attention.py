@@ -110,13 +110,16 @@ def test_steps_and_parts_of_prompts_copy_neither_keys_nor_values(shape: str) -> 
 class Scaling(LlamaAttention):  # type: ignore[misc]
     """An attention that scales its keys after the cache, which takes their mark off."""
 
-    def forward(self, hidden_states: Any, past_key_values: Any = None, **others: Any) -> Any:
+    def forward(self, hidden_states: Any, **others: Any) -> Any:
+        named = "cache" if "cache" in others else "past_key_values"  # its name before transformers 5.24
+        cache = others.pop(named, None)
+
         class Scaled:
-            def update(self, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-                keys, values = past_key_values.update(*arguments)
+            def update(self, *arguments: Any, **settings: Any) -> tuple[torch.Tensor, torch.Tensor]:
+                keys, values = cache.update(*arguments, **settings)
                 return keys * 1.0, values
 
-        return super().forward(hidden_states, past_key_values=past_key_values and Scaled(), **others)
+        return super().forward(hidden_states, **{named: cache and Scaled()}, **others)
 
 
 SHORT_AND_LONG = [[number + 3] * 4 + [5, 6, 7] for number in range(15)] + [[7 * n % 250 for n in range(700)]]

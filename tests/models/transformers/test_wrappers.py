@@ -1,5 +1,6 @@
 """Models in wrappers: adapters of PEFT, torch.compile, and modules that only pass arguments on."""
 
+import inspect
 import warnings
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from peft import LilyConfig, LoraConfig, PrefixTuningConfig, PromptTuningConfig, PveraConfig, get_peft_model
 from torch import nn
+from transformers import LlamaForCausalLM
 
 import gen
 from gen.models.transformers.wrappers import innermost
@@ -163,3 +165,19 @@ def test_a_wrapper_that_only_passes_arguments_on_is_run_as_what_is_in_it(shape: 
 def test_a_wrapper_that_loses_positions_is_refused_by_the_probe() -> None:
     with pytest.raises(gen.ModelError, match=r"gen would run Losing wrongly: its logits for row 1"):
         gen.from_transformers(Losing(tiny_model("gpt2")).eval(), byte_tokenizer())
+
+
+class NamesItCache(LlamaForCausalLM):  # type: ignore[misc]
+    """As models from transformers 5.24 on, whatever is installed."""
+
+    def forward(self, cache: Any = None, **others: Any) -> Any:
+        assert "past_key_values" not in others, "that name is deprecated"
+        named = "cache" if "cache" in inspect.signature(LlamaForCausalLM.forward).parameters else "past_key_values"
+        return super().forward(**{named: cache}, **others)
+
+
+def test_the_cache_has_the_name_that_the_forward_gives_it() -> None:
+    model, tokenizer = tiny_model("llama"), byte_tokenizer()
+    expected = gen.generate(gen.from_transformers(model, tokenizer), PROMPTS, max_new_tokens=12, seed=1)
+    model.__class__ = NamesItCache
+    assert gen.generate(gen.from_transformers(model, tokenizer), PROMPTS, max_new_tokens=12, seed=1) == expected
