@@ -11,7 +11,7 @@ from typing import Any
 
 from gen.errors import ArgumentError, ModelError, show
 from gen.offline.executors.loop import Executor, Workers
-from gen.offline.executors.processes import Answer
+from gen.offline.executors.processes import Answer, Processes
 from gen.offline.executors.progress import Progress, say
 from gen.offline.executors.schedule import Schedule, Task
 from gen.offline.files import locked, remove, remove_left_aside
@@ -126,8 +126,9 @@ class Driver:
                     "same, or another folder."
                 )
         facts = {"versions": versions(), "sources": sources_of(self.settings["output_type"])}
-        with suppress(ModelError):  # a cluster may have the model without this machine
-            facts["fingerprint"] = fingerprint(self.settings["model"])
+        if isinstance(self.executor, Processes):  # a cluster may have another model of this name
+            with suppress(ModelError):  # a job that is done does not need it
+                facts["fingerprint"] = fingerprint(self.settings["model"])
         if (problem := difference(manifest, facts)) is not None:
             raise ArgumentError(f"{problem} Begin another job in another folder.")
         check_unchanged(manifest.inputs, self.names)

@@ -40,8 +40,7 @@ class RayActors:
     def worker(self, slot: str | None) -> tuple[Worker, str | None]:
         """See `Executor.worker`: the actor begins where and when Ray has room for it."""
         needs = self._needs()
-        environment = {"env_vars": ENVIRONMENT}
-        actor = self._ray.remote(max_restarts=0, runtime_env=environment, **needs)(Actor).remote()
+        actor = self._ray.remote(max_restarts=0, runtime_env={"env_vars": ENVIRONMENT}, **needs)(Actor).remote()
         return RayWorker(self._ray, actor), "cuda:0" if "num_gpus" in needs else "cpu"  # the only GPU that it sees
 
     def close(self) -> None:
