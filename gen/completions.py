@@ -205,8 +205,9 @@ class FieldScore:
         end: the character after it.
         token_ids: the tokens that have some of its text; of a number also the one that ends it.
         logprob: their natural log-probability under the model's own distribution, as `gen.score` gives it.
-        other: the text of the likeliest other value in its place, where the type leaves a choice of at most 100: among
-            options, true and false, or whole numbers with bounds. None where it leaves none, or too many.
+        other: the text of the likeliest other value that the type allows there, behind the text before it, if these
+            are at most 100, as with options, true and false, or whole numbers with bounds. None if there is none, or
+            too many.
         other_logprob: the log-probability of `other` in the same place, to be compared with `logprob`; or None.
     """
 
@@ -301,8 +302,8 @@ class Completion:
         how sure it is. Host sync: one each time.
 
         Raises:
-            ArgumentError: the text is neither JSON of a type nor one of some options, the prompt has images, or this is
-                a copy of the completion that the call has returned.
+            ArgumentError: the text is neither JSON of a type nor one of some options, or no whole value; the prompt has
+                images; or this is a copy of the completion that the call has returned.
         """
         if self._score_fields is None:
             raise ArgumentError("no fields: only the completion itself that a call returns with details=True has them.")

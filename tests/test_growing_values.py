@@ -4,11 +4,12 @@ import asyncio
 import datetime
 import json
 import random
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, NamedTuple, Required, TypeVar
 
 import pydantic
 import pytest
-from pydantic import AfterValidator, BaseModel, Field, RootModel
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel
+from typing_extensions import TypedDict
 
 import gen
 from gen.calls.partial_json import PartialJson
@@ -22,6 +23,7 @@ def even(number: int) -> int:
     return number
 
 
+T = TypeVar("T")
 Even = Annotated[int, AfterValidator(even)]
 
 
@@ -37,6 +39,11 @@ class Invoice(BaseModel):
     note: str | None
     lines: list[Line]
     paid: bool
+
+
+class Named(NamedTuple):
+    number: int
+    day: datetime.date
 
 
 INVOICE = (
@@ -175,6 +182,75 @@ def test_a_list_may_have_an_alias_and_items_of_several_types() -> None:
             assert list(stream.items(of=of)) == ["a", "bc"]
 
 
+class Box(BaseModel, Generic[T]):
+    lines: list[T]
+
+
+class Apple(BaseModel):
+    grams: int
+
+
+class Pear(BaseModel):
+    grams: int
+
+
+class Apples(BaseModel):
+    kind: Literal["apples"]
+    lines: list[Apple]
+
+
+class Pears(BaseModel):
+    kind: Literal["pears"]
+    lines: list[Pear]
+
+
+class Upper(BaseModel):
+    model_config = ConfigDict(str_to_upper=True)
+    lines: list[str]
+
+
+class Rooted(BaseModel):
+    root: str
+    lines: list[int]
+
+
+class Listed(TypedDict, total=False):
+    lines: Required[list[Apple]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "of"),
+    [
+        (Box[Apple], '{"lines": [{"grams": 1}]}', "lines"),
+        (Annotated[Apples | Pears, Field(discriminator="kind")], '{"kind": "pears", "lines": [{"grams": 1}]}', "lines"),
+        (RootModel[Apples | Pears], '{"kind": "pears", "lines": [{"grams": 1}, {"grams": 2}]}', "lines"),
+        (list[int] | list[float], "[1, 2.5]", None),
+        (RootModel[list[int] | list[str]], '["a", "7"]', None),
+        (list[Apple] | Pear, '[{"grams": 1}]', None),
+        (Upper, '{"lines": ["a", "b"]}', "lines"),
+        (Rooted, '{"root": "a", "lines": [1, 2]}', "lines"),
+        (Listed, '{"lines": [{"grams": 1}]}', "lines"),
+    ],
+)
+def test_items_are_those_of_the_whole_value(kind: Any, text: str, of: str | None) -> None:
+    stream = gen.stream(ScriptedModel(text), "x", kind, sampler=greedy())
+    found, value = list(stream.items(of=of)), stream.completion().value
+    value = value.root if isinstance(value, RootModel) else value
+    whole = value if of is None else value[of] if isinstance(value, dict) else getattr(value, of)
+    assert [(type(one), one) for one in found] == [(type(one), one) for one in whole]
+
+
+def test_items_of_one_piece_come_before_the_error_of_a_later_one() -> None:
+    with gen.Engine(ScriptedModel("[2, 4, 5, 6]")) as engine:
+        stream = engine.submit("x", list[Even])
+        with pytest.raises(gen.ValueRefusedError):
+            stream.completion()  # by then all of the text is one piece
+        found = stream.items()
+        assert [next(found), next(found)] == [2, 4]
+        with pytest.raises(gen.ValueRefusedError, match="an odd number"):
+            next(found)
+
+
 @pytest.mark.parametrize(("text", "kind"), [("[2, 3, 4]", list[Even]), ("2;3;4", gen.repeat(Even, ";"))])
 def test_an_item_that_its_type_refuses_is_told_where_it_comes(text: str, kind: Any) -> None:
     found = gen.stream(ScriptedModel(text), "x", kind, sampler=greedy()).items()
@@ -205,12 +281,29 @@ def test_a_reader_may_go_on_and_a_stream_that_is_closed_gives_no_more() -> None:
     assert asyncio.run(read()) == []
 
 
-def test_parts_that_are_repeated_come_one_by_one() -> None:
-    stream = gen.stream(ScriptedModel("12, 7, 330"), "x", gen.repeat(int, ", "), sampler=greedy())
-    found = stream.items()
-    assert next(found) == 12
-    assert stream.so_far().text == "12, "
-    assert list(found) == [7, 330]
+@pytest.mark.parametrize(
+    ("kind", "text", "shown"),
+    [
+        (gen.repeat(int, ", "), "12, 7, 330", ["12,", "12, 7,", "12, 7, 330"]),
+        (gen.repeat(gen.regex("[0-9];")), "1;2;", ["1;", "1;2;"]),
+        (gen.repeat(gen.sequence(int, "-", gen.either(int, "x")), ";"), "1-22;3-x;4-5", ["1-22;", "1-22;3-x", ...]),
+        (gen.repeat(gen.repeat(int, ",", 1), ";"), "1,2;3", ["1,2;", "1,2;3"]),
+        (gen.repeat(list[int], ",", 2, 2), "[1],[2, 3]", ["[1]", "[1],[2, 3]"]),
+        (gen.repeat(gen.regex("[a-z]+(, [a-z]+)?"), ", "), "a, b, c", ["a, b, c", "a, b, c"]),
+        (gen.repeat(gen.choice(["x", "xy", "yz"]), "y"), "xyyz", ["xyyz", "xyyz"]),
+        (gen.repeat(gen.choice(["a", "aab", "b"])), "aaba", ["aab", "aaba"]),
+    ],
+)
+def test_parts_that_are_repeated_come_as_soon_as_no_further_text_changes_them(
+    kind: Any, text: str, shown: list[Any]
+) -> None:
+    stream = gen.stream(ScriptedModel(text), "x", kind, sampler=greedy())
+    found, texts = list[Any](), list[str]()
+    for item in stream.items():
+        found.append(item)
+        texts.append(stream.so_far().text)
+    assert found == stream.completion().value
+    assert texts == [text if one is ... else one for one in shown]
 
 
 def test_other_types_give_one_value_at_the_end() -> None:
@@ -232,7 +325,8 @@ def test_engines_give_values_and_items_in_threads_and_in_event_loops() -> None:
 
 
 def test_what_has_no_items_and_what_is_read_twice_is_refused() -> None:
-    for kind, of in ((int, None), (Invoice, None), (tuple[int, bool], None), (gen.repeat(int, ","), "a"), (None, None)):
+    refused: list[Any] = [int, Invoice, tuple[int, bool], Named, None]
+    for kind, of in (*((one, None) for one in refused), (gen.repeat(int, ","), "a")):
         with pytest.raises(gen.ArgumentError, match="items"):
             gen.stream(ScriptedModel("7"), "x", kind).items(of=of)
     schema = gen.json_schema({"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]})

@@ -4,8 +4,21 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cached_property
+from itertools import islice
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Self, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    NamedTuple,
+    NotRequired,
+    Required,
+    Self,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from gen.calls.partial_json import PartialJson
 from gen.completions import Completion
@@ -15,10 +28,12 @@ from gen.constraints.output_types import Repeat
 from gen.errors import ArgumentError, GenError, ValueRefusedError, show
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
     from gen.calls.streams import Stream
 
-_NOTHING = object()
-Found = Callable[[str, Completion | None], list[Any]]
+_NOTHING: Any = object()
+Found = Callable[[str, Completion | None], Iterator[Any]]
 """(piece, completion) -> what is new after a piece; at the end the piece is "", and there is the completion."""
 
 
@@ -31,7 +46,7 @@ class Growing(Iterator[Any], AsyncIterator[Any]):
 
     def __init__(self, stream: "Stream", make: Callable[[], Found]) -> None:
         self._stream, self._make = stream, make
-        self._ready: list[Any] = []
+        self._ready: Iterator[Any] = iter(())
         self._ended = False
 
     @cached_property
@@ -44,7 +59,7 @@ class Growing(Iterator[Any], AsyncIterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        while not self._ready:
+        while (one := self._take()) is _NOTHING:
             if self._ended:
                 raise StopIteration
             try:
@@ -52,11 +67,11 @@ class Growing(Iterator[Any], AsyncIterator[Any]):
             except StopIteration:
                 self._end()
             else:
-                self._ready = self._new(piece, None)
-        return self._ready.pop(0)
+                self._ready = self._found(piece, None)
+        return one
 
     async def __anext__(self) -> Any:
-        while not self._ready:
+        while (one := self._take()) is _NOTHING:
             if self._ended:
                 raise StopAsyncIteration
             try:
@@ -64,18 +79,18 @@ class Growing(Iterator[Any], AsyncIterator[Any]):
             except StopAsyncIteration:
                 self._end()
             else:
-                self._ready = self._new(piece, None)
-        return self._ready.pop(0)
+                self._ready = self._found(piece, None)
+        return one
 
     def _end(self) -> None:
         self._ended = True
         if not self._stream.given_up:
-            self._ready = self._new("", self._stream.completion())
+            self._ready = self._found("", self._stream.completion())
 
-    def _new(self, piece: str, completion: Completion | None) -> list[Any]:
-        """What is new after a piece. Raises a ValueRefusedError if the type refuses it."""
+    def _take(self) -> Any:
+        """The next thing that is ready; `_NOTHING` without one. Raises a ValueRefusedError if the type refuses it."""
         try:
-            return self._found(piece, completion)
+            return next(self._ready, _NOTHING)
         except GenError:
             raise
         except Exception as error:  # validators are the user's code
@@ -95,18 +110,19 @@ def values_of(constraint: Constraint | None) -> Found:
     text = None if schema is None else PartialJson(schema)
     last: Any = _NOTHING
 
-    def found(piece: str, completion: Completion | None) -> list[Any]:
+    def found(piece: str, completion: Completion | None) -> Iterator[Any]:
         nonlocal last
         if text is None:
-            return [] if completion is None else [completion.value]
+            if completion is not None:
+                yield completion.value
+            return
         text.push(piece)
         if completion is None and text.text.lstrip()[:1] not in ("{", "["):
-            return []
+            return
         value = text.value() if completion is None else json.loads(completion.text)
-        if (value is None and completion is None) or value == last:
-            return []
-        last = value
-        return [value]
+        if not (value is None and completion is None) and value != last:
+            last = value
+            yield value
 
     return found
 
@@ -122,19 +138,22 @@ def items_of(constraint: Constraint | None, of: str | None) -> Found:
     schema = _schema_of(constraint)
     tree = None if constraint is None else constraint.tree
     if isinstance(tree, Plan) and schema is not None:
-        key, validated = (of, json.loads) if tree.python_type is None else _validator(tree.python_type, of)
-        text = PartialJson(schema, () if key is None else (key,))
+        reader = _ItemReader(tree.python_type, of)
+        text = PartialJson(schema, () if reader.key is None else (reader.key,))
         if not text.may_have_items():
             raise _no_items(of)
 
-        def found(piece: str, completion: Completion | None) -> list[Any]:
+        def found(piece: str, completion: Completion | None) -> Iterator[Any]:
             text.push(piece)
-            return [validated(item) for item in text.take_items()]
+            for item in text.take_items():
+                yield from reader.read(item)
+            if completion is not None:
+                yield from reader.rest(completion.value)
 
         return found
     if constraint is None or not isinstance(tree, Repeat) or of is not None:
         raise _no_items(of)
-    return _repeated(constraint, tree.separator.encode())
+    return _repeated(constraint, tree)
 
 
 def _no_items(of: object) -> ArgumentError:
@@ -144,23 +163,20 @@ def _no_items(of: object) -> ArgumentError:
     )
 
 
-def _repeated(constraint: Constraint, separator: bytes) -> Found:
-    """Gives the items of `gen.repeat`: those before a separator, as soon as it has come, and the others at the end."""
-    text, sought, given = "", 0, 0
+def _repeated(constraint: Constraint, tree: Repeat) -> Found:
+    """Gives the items of `gen.repeat`: each as soon as no further text can change it, and the others at the end."""
+    splitter, left, given = constraint.splitter, b"", 0
+    assert splitter is not None  # types that are made of others have one; tells mypy
 
-    def found(piece: str, completion: Completion | None) -> list[Any]:
-        nonlocal text, sought, given
+    def found(piece: str, completion: Completion | None) -> Iterator[Any]:
+        nonlocal left, given
         if completion is not None:
-            return list(completion.value[given:])
-        text += piece
-        data = text.encode()
-        values: list[Any] = []
-        while separator and (place := data.find(separator, sought)) >= 0:
-            sought = place + 1
-            if (pieces := constraint.matched(data[:place])) is not None:
-                values = constraint.value(pieces)
-        new, given = values[given:], max(given, len(values))
-        return new
+            yield from completion.value[given:]
+            return
+        left += piece.encode()
+        pieces, end = splitter.certain(left, given)
+        left, given = left[end:], given + len(pieces)
+        yield from map(tree.part.value, pieces)
 
     return found
 
@@ -171,44 +187,120 @@ def _schema_of(constraint: Constraint | None) -> Any:
     return None if not isinstance(tree, Plan) or tree.schema is None else json.loads(tree.schema)
 
 
-def _validator(python_type: Any, of: str | None) -> tuple[str | None, Callable[[str], Any]]:
-    """What the list is called in the text, and a function that gives the value of an item's text."""
-    from pydantic import TypeAdapter  # calls without types do not need it
+class _Field(NamedTuple):
+    """A field that may have the list: its names in the text and in Python, its type, and its class's settings."""
 
-    key, types = of, [python_type]
-    if of is not None:
-        found = _fields_of(python_type, of)
-        if not found:
-            raise ArgumentError(f"{show(python_type)} has no field {of!r} whose items could be given.")
-        key = found[0][0]
-        types = [own for name, own in found if name == key]
-    items = [item for one in types for item in _items_of(one)]
-    if not items:
-        raise ArgumentError(f"{show(types[0])} is no list whose items could be given.")
-    item: Any = Union[tuple(items)]  # noqa: UP007 - of types that are not known here
-    adapter: TypeAdapter[Any] = TypeAdapter(item)
-    return key, adapter.validate_json
+    written: str
+    name: str
+    hint: Any
+    config: Any = None
+
+
+class _ItemReader:
+    """Reads the items of a list in a text of a type.
+
+    Where the type has several lists, the whole text says which one is meant: an item that these read as different
+    values waits for the end, with all that follow.
+
+    Args:
+        python_type: the type; None where items are plain data.
+        of: the field that has the list; None for the value itself.
+
+    Attributes:
+        key: what the list is called in the text.
+
+    Raises:
+        ArgumentError: it has no such list.
+    """
+
+    def __init__(self, python_type: Any, of: str | None) -> None:
+        self.key, self._names = of, list[str]()
+        self._read: list[Callable[[str], Any]] = [json.loads]
+        self._given, self._waits = 0, False
+        if python_type is None:
+            return
+        fields = [_Field("", "", python_type)]
+        if of is not None:
+            if not (found := _fields_of(python_type, of)):
+                raise ArgumentError(f"{show(python_type)} has no field {of!r} whose items could be given.")
+            self.key = found[0].written
+            fields = [one for one in found if one.written == self.key]
+            self._names = [one.name for one in fields]
+        items = [(item, field.config) for field in fields for item in _items_of(field.hint)]
+        if not items:
+            raise ArgumentError(f"{show(fields[0].hint)} is no list whose items could be given.")
+        distinct = [one for number, one in enumerate(items) if one not in items[:number]]
+        self._read = [_adapter(*one).validate_json for one in distinct]
+
+    def read(self, text: str) -> Iterator[Any]:
+        """The value of an item's text, if it is certain."""
+        if self._waits:
+            return
+        values, errors = list[Any](), list[ValueError]()
+        for read in self._read:
+            try:
+                values.append(read(text))
+            except ValueError as error:
+                errors.append(error)
+        if not values:
+            raise errors[0]
+        self._waits = len({(type(one), repr(one)) for one in values}) > 1
+        if not self._waits:
+            self._given += 1
+            yield values[0]
+
+    def rest(self, value: Any) -> Iterator[Any]:
+        """The items that have waited, from the whole value."""
+        if not self._waits:
+            return
+        value = _bare(value)
+        for name in self._names:
+            if (found := value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)) is not None:
+                value = _bare(found)
+                break
+        yield from islice(value, self._given, None)
+
+
+def _bare(value: Any) -> Any:
+    """What a pydantic `RootModel` has in it; other values as they are."""
+    return _bare(value.root) if getattr(value, "__pydantic_root_model__", False) else value
+
+
+def _adapter(item: Any, config: Any) -> "TypeAdapter[Any]":
+    """What reads an item's text, under the settings of the class that has the list, unless the item has its own."""
+    from pydantic import PydanticUserError, TypeAdapter  # calls without types do not need it
+
+    try:
+        return TypeAdapter(item, config=config)
+    except PydanticUserError:
+        return TypeAdapter(item)
 
 
 def _parts_of(python_type: Any) -> list[Any] | None:
     """The types of which one is meant: those of a union, of an annotation, or of a pydantic `RootModel`; None for
     others."""
     origin, parts = get_origin(python_type), get_args(python_type)
-    if origin in (Annotated, Union, UnionType):
-        return [*parts[:1]] if origin is Annotated else [*parts]
-    root = getattr(python_type, "model_fields", {}).get("root")
-    return None if root is None else [root.annotation]
+    if origin in (Union, UnionType):
+        return [*parts]
+    if origin in (Annotated, Required, NotRequired):
+        return [*parts[:1]]
+    is_root = isinstance(python_type, type) and getattr(python_type, "__pydantic_root_model__", False)
+    return [python_type.model_fields["root"].annotation] if is_root else None
 
 
-def _fields_of(python_type: Any, of: str) -> list[tuple[str, Any]]:
-    """What a field is called in the text, and its type; of a union that of each type which has it."""
+def _fields_of(python_type: Any, of: str) -> list[_Field]:
+    """A field by its name in Python, or by that in the text; of a union that of each type which has it."""
     if (parts := _parts_of(python_type)) is not None:
         return [found for part in parts for found in _fields_of(part, of)]
-    hints = get_type_hints(python_type, include_extras=True) if isinstance(python_type, type) else {}
-    fields: Mapping[str, Any] = getattr(python_type, "__pydantic_fields__", {})
-    written = {name: _written_name(name, field) for name, field in fields.items()}
-    name = of if of in hints else next((name for name, said in written.items() if said == of), "")
-    return [(written.get(name, name), hints[name])] if name in hints else []
+    if not isinstance(python_type, type):
+        return []
+    config = getattr(python_type, "model_config", getattr(python_type, "__pydantic_config__", None))
+    known: Mapping[str, Any] = getattr(python_type, "__pydantic_fields__", {})
+    fields = [_Field(_written_name(name, one), name, one.annotation, config) for name, one in known.items()]
+    if not known:
+        hints = get_type_hints(python_type, include_extras=True)
+        fields = [_Field(name, name, hint, config) for name, hint in hints.items()]
+    return [one for one in fields if one.name == of][:1] or [one for one in fields if one.written == of][:1]
 
 
 def _written_name(name: str, field: Any) -> str:
@@ -224,6 +316,8 @@ def _items_of(python_type: Any) -> list[Any]:
         return [item for part in several for item in _items_of(part)]
     kind, parts = get_origin(python_type) or python_type, get_args(python_type)
     if not (isinstance(kind, type) and issubclass(kind, Iterable)) or issubclass(kind, str | bytes | Mapping | Enum):
+        return []
+    if hasattr(kind, "__pydantic_fields__") or hasattr(kind, "_fields"):  # a model, a named tuple
         return []
     if kind is tuple and parts[1:] != (...,) and parts:  # its places have types of their own
         return []

@@ -155,9 +155,9 @@ class Stream(Iterator[str]):
         """The value of an output type as far as it is written, as plain data, each time that it has grown.
 
         This is for types whose text is a JSON object or array. What a value has shown does not change, but for the end
-        of the last string. A number appears when it is whole, and so does a string that is an option, a date or in
-        another format, or part of a union. Other types give one value, at the end. The result is for `for` and `async
-        for`; `async for` is for streams of engines.
+        of the last string, and for a name of a dict that comes again. A number appears when it is whole, and so does a
+        string that is an option, a date or in another format, or part of a union. Other types give one value, at the
+        end. The result is for `for` and `async for`; `async for` is for streams of engines.
 
         Raises:
             GenError: the stream has been read as something else.
@@ -168,7 +168,7 @@ class Stream(Iterator[str]):
         return self._growing
 
     def items(self, of: str | None = None) -> Growing:
-        """The items of `list[T]` or `gen.repeat`, each as soon as it is whole, as a value of its type.
+        """The items of `list[T]` or `gen.repeat`, each as soon as no more text can change it, as a value of its type.
 
         Args:
             of: the field of an object whose items are given instead, as "lines" for lines: list[Line].

@@ -1,39 +1,40 @@
 """How sure a model was of each leaf of a value: how likely the leaf was, and the best other value in its place.
 
 Example: the text is {"happy": true}, with the tokens `{"`, `happy`, `": `, `true` and `}`. Its only leaf is `true`, at
-("happy",), and the only other value in its place is `false`: both are scored after `{"happy": `.
+("happy",). After `{"happy": ` the type's automaton leads to the texts `true` and `false` alone, so `false` is the only
+other value in its place: both are scored there.
 """
 
 import json
 import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import ref
 
 from gen.completions import Completion, FieldScore
+from gen.constraints.composing.splitting import Recogniser, TableRecogniser, recogniser
 from gen.constraints.composing.trees import Plan
-from gen.errors import ArgumentError
+from gen.constraints.constraint import Constraint
+from gen.errors import ArgumentError, show
 from gen.models.base import Model
 from gen.requests.request import Request
 from gen.runtime.isolation import isolated
 from gen.scoring.pairs import Pair
 from gen.scoring.scorer import Score, Scorer
 
-if TYPE_CHECKING:
-    from gen.constraints.schema.references import References  # with what compiles types, which other calls do not need
-
 _MOST = 100  # values in the place of one leaf
 _LEAF = json.JSONDecoder()
+_IN_NUMBERS = frozenset(b"-+.0123456789Ee")
+_FIRST = frozenset(b'"-0123456789tfn')  # what a leaf begins with
 
 
 class _Leaf(NamedTuple):
-    """A leaf of a value, and which characters of the text it is; `options` are the texts of all values there."""
+    """A leaf of a value, and which characters of the text it is."""
 
     path: tuple[str | int, ...]
     start: int
     end: int
-    options: Sequence[str]
 
 
 class _Place(NamedTuple):
@@ -57,30 +58,35 @@ class FieldScorer:
         model, constraint = self._model(), request.constraint
         if model is None:
             raise ArgumentError("no fields: the model is gone, and it has to read the text again; ask before.")
-        plan = None if constraint is None else constraint.tree
-        if constraint is None or not isinstance(plan, Plan) or (leaves := _leaves_of(plan, completion.text)) is None:
+        plan: Any = None if constraint is None else constraint.tree  # its key is a tuple
+        in_json = isinstance(plan, Plan) and plan.schema is not None
+        if constraint is None or not (in_json or plan.key[0] in ("choice", "text")):
             raise ArgumentError(
                 "fields are those of a value whose text is JSON, a date, another scalar, or one of some options."
             )
         if request.inputs:
             raise ArgumentError("no fields: the prompt has images, and scores are of texts alone.")
+        if not constraint.accepts(completion.text):
+            raise ArgumentError(f"fields are those of a whole value, and this text is none: {show(completion.text)}.")
+        leaves = _leaves(completion.text, _skip(completion.text, 0), ())[0] if in_json else [_whole(completion.text)]
         texts = constraint.vocabulary.texts
         spelled = [texts[token_id] for token_id in completion.token_ids]
         data = completion.text.encode()
-        offset = b"".join(spelled).find(data, sum(map(len, spelled[: completion.reasoning_tokens])))
+        thought = 0 if request.thinking is None else completion.reasoning_tokens + request.thinking.automaton.header
+        offset = b"".join(spelled).find(data, sum(map(len, spelled[:thought])))
         begins = [0, *accumulate(map(len, spelled))]
         pairs = [Pair("the text", tuple(request.prompt_ids), tuple(completion.token_ids))] if spelled else []
         found: list[tuple[_Leaf, _Place, dict[str, int]]] = []
-        for leaf in leaves:
+        options = _options(constraint, plan, completion.text, leaves, in_json)
+        for leaf, others_of_leaf in zip(leaves, options, strict=True):
             here = len(completion.text[: leaf.start].encode()) + offset
             end = here + len(completion.text[leaf.start : leaf.end].encode())
-            written = completion.text[leaf.start : leaf.end]
-            reach = end + (written[:1] in "-0123456789" and end < begins[-1])  # a number ends with what follows it
-            place = _place(spelled, begins, here, end, reach)
+            number = in_json and completion.text[leaf.start] in "-0123456789"
+            place = _place(spelled, begins, here, end, end + (number and end < begins[-1]))  # what follows ends it
             context = (*request.prompt_ids, *completion.token_ids[: place.first])
             others, answer = {}, b"".join(spelled[completion.reasoning_tokens : place.first])
-            for option in leaf.options:
-                if option != written and (tokens := _spelt(model, texts, answer, place, option)):
+            for option in others_of_leaf:
+                if tokens := _spelt(model, texts, answer, place, option):
                     pair = Pair(option, context, tokens)
                     if pair.length <= model.context_length:
                         others[option] = len(pairs)
@@ -135,21 +141,9 @@ def _spelt(model: Model, texts: Sequence[bytes], answer: bytes, place: _Place, o
     return ()
 
 
-def _leaves_of(plan: Plan, text: str) -> list[_Leaf] | None:
-    """The leaves of a text; None for texts that have none."""
-    from gen.constraints.schema.references import References
-
-    key: Any = plan.key  # a tuple
-    kind, given = key[0], key[1:]
-    if kind == "choice":
-        return [_Leaf((), 0, len(text), given)]
-    if kind == "text":
-        schema = json.loads(given[0])
-        return [_Leaf((), 0, len(text), [json.loads(one) for one in _options([schema], References(schema))])]
-    if plan.schema is None:
-        return None
-    schema = json.loads(plan.schema)
-    return [leaf for leaf, _ in _walk(text, _skip(text, 0), (), [schema], References(schema)) if leaf is not None]
+def _whole(text: str) -> _Leaf:
+    """A text that is a leaf itself."""
+    return _Leaf((), 0, len(text))
 
 
 def _skip(text: str, at: int) -> int:
@@ -159,58 +153,75 @@ def _skip(text: str, at: int) -> int:
     return at
 
 
-def _walk(
-    text: str, at: int, path: tuple[str | int, ...], schemas: Sequence[Any], root: "References"
-) -> Iterator[tuple[_Leaf | None, int]]:
-    """The leaves of the value at a place, in order; the last thing is None with the place after the value."""
+def _leaves(text: str, at: int, path: tuple[str | int, ...]) -> tuple[list[_Leaf], int]:
+    """The leaves of the value at a place, in order, and the place after it."""
     if text[at] not in "{[":
         _, end = _LEAF.raw_decode(text, at)
-        yield _Leaf(path, at, end, _options(schemas, root)), end
-        yield None, end
-        return
-    closing, number, place = {"{": "}", "[": "]"}[text[at]], 0, _skip(text, at + 1)
+        return [_Leaf(path, at, end)], end
+    closing, place = {"{": "}", "[": "]"}[text[at]], _skip(text, at + 1)
+    parts: dict[str | int, list[_Leaf]] = {}
     while text[place] != closing:
-        step: str | int = number
+        step: str | int = len(parts)
         if closing == "}":
             step, place = _LEAF.raw_decode(text, place)
             place = _skip(text, _skip(text, place) + 1)
-        for leaf, end in _walk(text, place, (*path, step), root.below(schemas, step), root):
-            place = end
-            if leaf is not None:
-                yield leaf, end
-        place, number = _skip(text, place), number + 1
+            parts.pop(step, None)  # of a name that comes twice the last value counts
+        parts[step], place = _leaves(text, place, (*path, step))
+        place = _skip(text, place)
         if text[place] == ",":
             place = _skip(text, place + 1)
-    yield None, place + 1
+    return [leaf for part in parts.values() for leaf in part], place + 1
 
 
-def _options(schemas: Sequence[Any], root: "References") -> list[str]:
-    """The texts of all values of some schemas, if these are few scalars; else none."""
-    values: list[Any] = []
-    for schema in root.branches(schemas):
-        kind = schema.get("type")
-        if "const" in schema or "enum" in schema:
-            values += schema.get("enum", [schema.get("const")])
-        elif kind == "boolean":
-            values += [True, False]
-        elif kind == "null":
-            values.append(None)
-        elif kind == "integer" and len(numbers := _numbers(schema)) <= _MOST:
-            values += numbers
-        elif kind not in ("object", "array"):
-            return []
-    texts = [json.dumps(one, ensure_ascii=False) for one in values if not isinstance(one, dict | list)]
-    return [*dict.fromkeys(texts)] if len(texts) <= _MOST else []
+def _options(
+    constraint: Constraint, plan: Plan, text: str, leaves: Sequence[_Leaf], in_json: bool
+) -> Iterator[list[str]]:
+    """For each leaf the texts of all other values that the type allows in its place, if they are few; else none."""
+    automaton = constraint.automaton
+    reader = recogniser(plan, constraint.reason or "-") if automaton is None else TableRecogniser(automaton.table)
+    state: Any = reader.start(0)
+    at = 0
+    for leaf in leaves:
+        for byte in text[at : leaf.start].encode():
+            state = reader.after(state, byte)
+        at = leaf.start
+        found = {_value(one, in_json): one for one in reversed(_texts(reader, state, in_json))}  # the shortest one last
+        written = _value(text[leaf.start : leaf.end], in_json)
+        yield [one for value, one in found.items() if value != written] if len(found) <= _MOST else []
 
 
-def _numbers(schema: Any) -> range:
-    """The whole numbers between a schema's bounds; too many if it has no two of them."""
-    low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
-    above, below = schema.get("exclusiveMinimum", -math.inf), schema.get("exclusiveMaximum", math.inf)
-    if not math.isfinite(min(high, below) - max(low, above)):
-        return range(_MOST + 1)
-    low = low if low > above else math.floor(above) + 1
-    high = high if high < below else math.ceil(below) - 1
-    step = schema.get("multipleOf", 1)
-    low = math.ceil(low)
-    return range(low + -low % step, math.floor(high) + 1, step) if isinstance(step, int) else range(_MOST + 1)
+def _value(text: str, in_json: bool) -> tuple[bool, Any]:
+    """What a text stands for; equal for texts of equal values."""
+    value = json.loads(text) if in_json else text
+    return isinstance(value, bool), value
+
+
+def _texts(reader: Recogniser, state: Any, in_json: bool) -> list[str]:
+    """The texts that may follow on a state as a leaf, the shortest ones first; too many or none if they are many."""
+    found = list[str]()
+    front: list[tuple[bytes, Any]] = [(b"", state)]
+    while front and len(found) + len(front) <= 4 * _MOST:  # several texts may stand for one value, as 1 and 1.0
+        longer = list[tuple[bytes, Any]]()
+        for begun, one in front:
+            further = reader.further(one)
+            if in_json and begun and begun[:1] in b"-0123456789":
+                ended = reader.whole(one) or any(byte not in _IN_NUMBERS for byte, _ in further)
+                further = [(byte, after) for byte, after in further if byte in _IN_NUMBERS]
+            elif in_json:
+                ended = _is_whole(begun)
+                further = [] if ended else [(byte, after) for byte, after in further if begun or byte in _FIRST]
+            else:
+                ended = reader.whole(one)
+            if ended:
+                found.append(begun.decode())
+            longer += [(begun + bytes([byte]), after) for byte, after in further]
+        front = longer
+    return [] if front else found
+
+
+def _is_whole(begun: bytes) -> bool:
+    """Whether a beginning of JSON is a whole string, true, false or null."""
+    try:
+        return not isinstance(json.loads(begun), dict | list)
+    except ValueError:
+        return False

@@ -3,14 +3,15 @@
 import datetime
 import json
 import pickle
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
 
 import gen
-from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 
 
 class Colour(Enum):
@@ -51,17 +52,15 @@ def leaf_at(value: Any, path: tuple[Any, ...]) -> Any:
     return value
 
 
-@pytest.mark.parametrize("whitespace", ["line", "indent"])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_leaf_and_the_best_other_value_have_the_scores_of_their_texts(seed: int, whitespace: Any) -> None:
-    """The tokenizer writes a token for each byte, so that a text has one spelling."""
-    model = new_model()
-    prompt = [*b"Thing: "]
-    asked = gen.json_schema(Thing, whitespace=whitespace)
-    made = gen.generate(model, prompt, asked, seed=seed, details=True)
+def check_fields(model: Any, prompt: list[int], made: gen.Completion, choices: Callable[[Any], Sequence[str]]) -> None:
+    """Compare all fields with scores of texts. The tokenizer writes a token for each byte, so that a text has one
+    spelling.
+
+    Args:
+        choices: the texts of all values that may stand at a path; none if they are many.
+    """
     value, data = json.loads(made.text), made.text.encode()
     own = gen.score(model, prompt, made.token_ids)
-    assert [field.path for field in made.fields][:4] == [("colour",), ("ok",), ("name",), ("rows", 0, "kind")]
     for field in made.fields:
         assert json.loads(field.text) == leaf_at(value, field.path)
         assert made.text[field.start : field.end] == field.text
@@ -70,14 +69,86 @@ def test_a_leaf_and_the_best_other_value_have_the_scores_of_their_texts(seed: in
         assert bytes(field.token_ids) == data[begin:end]
         assert field.logprob == pytest.approx(sum(own.logprobs[begin:end]), abs=1e-4)
         tail = data[begin + len(field.text.encode()) : end]
-        others = [text for text in CHOICES.get(field.path, []) if text != field.text]
+        texts = choices(field.path)
+        assert field.text in texts or not texts
+        others = [text for text in texts if text != field.text]
         scores = [gen.score(model, [*prompt, *data[:begin]], [*text.encode(), *tail]).sum for text in others]
         if not scores:
             assert (field.other, field.other_logprob) == (None, None)
             continue
-        assert field.text in CHOICES[field.path]
         assert field.other_logprob == pytest.approx(max(scores), abs=1e-4)
         assert scores[others.index(field.other or "")] == pytest.approx(max(scores), abs=1e-4)
+
+
+@pytest.mark.parametrize("whitespace", ["line", "indent", "model"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_leaf_and_the_best_other_value_have_the_scores_of_their_texts(seed: int, whitespace: Any) -> None:
+    model = new_model()
+    prompt = [*b"Thing: "]
+    asked = gen.json_schema(Thing, whitespace=whitespace)
+    made = gen.generate(model, prompt, asked, seed=seed, details=True)
+    assert [field.path for field in made.fields][:4] == [("colour",), ("ok",), ("name",), ("rows", 0, "kind")]
+    check_fields(model, prompt, made, lambda path: CHOICES.get(path, []))
+
+
+def listed(items: dict[str, Any]) -> Any:
+    return gen.json_schema({"type": "array", "items": items, "minItems": 3, "maxItems": 4})
+
+
+ABC = {"enum": ["a", "b", "c"]}
+
+
+@pytest.mark.parametrize(
+    ("output_type", "choices"),
+    [
+        (listed({"enum": [1, 2, 3, 4], "minimum": 3}), ["3", "4"]),
+        (listed({**ABC, "not": {"const": "b"}}), ['"a"', '"c"']),
+        (
+            listed({"allOf": [{"$ref": "#/items/$defs/abc"}, {"maxLength": 1}], "$defs": {"abc": ABC}}),
+            ['"a"', '"b"', '"c"'],
+        ),
+        (listed({"type": "boolean", "nullable": True}), ["true", "false", "null"]),
+        (listed({"type": ["boolean", "null"]}), ["true", "false", "null"]),
+        (listed({"anyOf": [{"const": 1}, {"const": True}]}), ["1", "true"]),
+        (listed({"type": "number", "minimum": 0, "maximum": 1}), []),
+        (Annotated[dict[int, bool], Field(min_length=1, max_length=3)], ["true", "false"]),
+        (listed({"type": "string", "pattern": "^[ab]c?$"}), ['"a"', '"b"', '"ac"', '"bc"']),
+        (listed({"type": "integer", "minimum": 8, "maximum": 12}), ["8", "9", "10", "11", "12"]),
+    ],
+)
+def test_other_values_are_those_that_the_type_allows_there(output_type: Any, choices: list[str]) -> None:
+    model = new_model()
+    for seed in range(2):
+        made = gen.generate(model, [*b"x"], output_type, seed=seed, details=True)
+        check_fields(model, [*b"x"], made, lambda path: choices)
+
+
+def test_a_choice_is_narrowed_by_the_text_before_it_and_not_by_the_text_behind_it() -> None:
+    class Left(BaseModel):
+        kind: Literal["left"]
+        how: Literal["far", "near"]
+
+    class Right(BaseModel):
+        kind: Literal["right"]
+        how: str = Field(max_length=2)
+
+    model = new_model()
+    made = gen.generate(model, [*b"x"], Annotated[set[Literal["a", "b", "c"]], Field(min_length=3)], details=True)
+    left = ['"a"', '"b"', '"c"']
+    for field in made.fields:
+        assert (field.other in left, field.other is None) == (len(left) > 1, len(left) == 1)
+        left.remove(field.text)
+    for seed in range(4):
+        made = gen.generate(model, [*b"x"], Left | Right, seed=seed, details=True)
+        narrow = ['"far"', '"near"'] if made.value.kind == "left" else []
+        check_fields(model, [*b"x"], made, {("kind",): ['"left"', '"right"'], ("how",): narrow}.__getitem__)
+
+
+def test_of_a_name_that_comes_twice_the_last_value_is_told() -> None:
+    text = '{"x": {"y": true}, "z": {}, "x": {"z": false}}'
+    made = gen.generate(ScriptedModel(text), [*b"x"], dict[str, dict[str, bool]], details=True)
+    assert made.text == text
+    assert [(field.path, field.text) for field in made.fields] == [(("x", "z"), "false")]
 
 
 @pytest.mark.parametrize(
@@ -141,6 +212,10 @@ def test_with_tokens_of_several_characters_a_leaf_has_all_tokens_that_touch_it()
 
 def test_what_has_no_fields_says_so() -> None:
     model = new_model()
+    with pytest.raises(gen.IncompleteError) as caught:
+        gen.generate(model, "x", Annotated[list[Literal["aaaa"]], Field(min_length=1)], stop="aa", details=True)
+    with pytest.raises(gen.ArgumentError, match="fields are those of a whole value"):
+        _ = caught.value.completion.fields
     made = gen.generate(model, "x", gen.regex("a+b"), details=True, shorten=True, max_new_tokens=4)
     with pytest.raises(gen.ArgumentError, match="fields are those of a value"):
         _ = made.fields

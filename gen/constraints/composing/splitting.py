@@ -8,9 +8,10 @@ Example: gen.sequence(gen.text(), ",", gen.text()) with "a,b,c". The first text 
 the last comma follows it: the pieces are "a,b", "," and "c".
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ class TableRecogniser:
         self._next = np.ascontiguousarray(table.next).ravel().data
         self._width = table.next.shape[1]
         self._classes, self._final = table.classes.tolist(), table.final.data
+        self._further: dict[int, list[tuple[int, int]]] = {}
 
     def start(self, place: int) -> int:
         """The state before the first byte; `place` is the place of this byte in a longer text."""
@@ -43,6 +45,13 @@ class TableRecogniser:
     def after(self, state: Any, byte: int) -> int | None:
         """The state after one more byte; None if the byte cannot follow. Do not use `state` again."""
         return self._next[state * self._width + self._classes[byte]] or None
+
+    def further(self, state: Any) -> list[tuple[int, Any]]:
+        """The bytes that may follow, each with the state after it. You may use `state` again."""
+        if state not in self._further:
+            every = ((byte, self.after(state, byte)) for byte in range(256))
+            self._further[state] = [(byte, after) for byte, after in every if after is not None]
+        return self._further[state]
 
     def whole(self, state: Any) -> bool:
         """Whether a text may end there."""
@@ -73,14 +82,17 @@ class HostRecogniser:
     def after(self, state: Any, byte: int) -> _Begun | None:
         return state if state.matcher.validate_tokens([byte]) and state.matcher.consume_token(byte) else None
 
+    def further(self, state: Any) -> list[tuple[int, _Begun]]:
+        every = ((byte, self.after(_Begun(state.place, state.matcher.deep_copy()), byte)) for byte in range(256))
+        return [(byte, after) for byte, after in every if after is not None]
+
     def whole(self, state: Any) -> bool:
         return bool(state.matcher.is_accepting())
 
     def first_bytes(self) -> frozenset[int]:
         """The bytes that a text may begin with; all bytes where it may be empty."""
-        matcher = self._grammar.matcher()
-        every = range(256)
-        return frozenset(every if matcher.is_accepting() else (one for one in every if matcher.validate_tokens([one])))
+        start = self.start(0)
+        return frozenset(range(256) if self.whole(start) else (byte for byte, _ in self.further(start)))
 
 
 Recogniser = TableRecogniser | HostRecogniser
@@ -136,19 +148,45 @@ class Splitter:
 
     def split(self, data: bytes) -> Any:
         """The pieces of a whole text, as `gen.constraints.composing.trees` has them; None if it is no full match."""
+        notes = next(self._ways(data, self._tree, None, []), None)
+        return None if notes is None else _pieces(data, notes)[0][0][0]
+
+    def certain(self, data: bytes, count: int) -> tuple[list[Any], int]:
+        """The pieces of a repeat's parts that stay the same however a text goes on, and where the last one ends.
+
+        Args:
+            data: the text's beginning, behind so many parts.
+        """
+        assert isinstance(self._tree, Repeat)  # tells mypy
+        begun = list[Any]()
+        whole = self._ways(data, _Turn(self._tree, _counted(self._tree, count)), (None, _OPEN), begun)
+        notes = [*(one for one, _ in whole), *begun]  # without the note that the repeat ends
+        parts = slice(int(count > 0), None, 2) if self._tree.separator else slice(None)
+        ways = [_pieces(data, one)[1][parts] for one in notes]
+        same = [ones[0] for ones in takewhile(lambda ones: ones.count(ones[0]) == len(ones), zip(*ways, strict=False))]
+        return [piece for piece, _ in same], same[-1][1] if same else 0
+
+    def _ways(self, data: bytes, item: Any, notes: Any, begun: list[Any]) -> Iterator[Any]:
+        """The notes of each way to read the whole of a text as an item, the best way first.
+
+        Args:
+            notes: those so far.
+            begun: receives the notes of ways in which more must come.
+        """
         seen = set[Any]()
-        todo: list[_Way] = [(0, (self._tree, None), None)]  # the best way last
+        todo: list[_Way] = [(0, (item, None), notes)]  # the best way last
         while todo:
             place, to_come, notes = todo.pop()
             if to_come is None:
                 if place == len(data):
-                    return _pieces(data, notes)
+                    yield notes
             elif (place, to_come) not in seen:
                 seen.add((place, to_come))
-                todo += self._further(place, to_come, notes, data, seen)
-        return None
+                todo += self._further(place, to_come, notes, data, seen, begun)
 
-    def _further(self, place: int, to_come: Any, notes: Any, data: bytes, seen: set[Any]) -> list[_Way]:
+    def _further(
+        self, place: int, to_come: Any, notes: Any, data: bytes, seen: set[Any], begun: list[Any]
+    ) -> list[_Way]:
         """The ways on from a place, the best one last."""
         item, then = to_come
         if isinstance(item, int):
@@ -162,18 +200,19 @@ class Splitter:
         if isinstance(item, Repeat):
             return [(place, (_OPEN, (_Turn(item, 0), then)), notes)]
         if not isinstance(item, _Turn):
-            return self._read(item, place, then, notes, data, seen)
+            return self._read(item, place, then, notes, data, seen, begun)
         again, count = item
         end = _SEPARATED if again.separator else _LIST
         ways: list[_Way] = [(place, (end, then), notes)] if count >= again.least else []
         if again.most is None or count < again.most:
-            highest = max(again.least, 1) if again.most is None else again.most
-            further = (again.part, (_Turn(again, min(count + 1, highest)), then))
+            further = (again.part, (_Turn(again, _counted(again, count + 1)), then))
             separated = count and again.separator
             ways.append((place, (Word(again.separator), further) if separated else further, notes))
         return ways
 
-    def _read(self, item: Any, place: int, then: Any, notes: Any, data: bytes, seen: set[Any]) -> list[_Way]:
+    def _read(
+        self, item: Any, place: int, then: Any, notes: Any, data: bytes, seen: set[Any], begun: list[Any]
+    ) -> list[_Way]:
         """The ways on after a piece, the longest one last."""
         reader = self._readers[item.key]
         ways: list[_Way] = []
@@ -184,26 +223,35 @@ class Splitter:
             if reader.whole(state):
                 ways.append((end, then, (notes, (place, end))))
             if end == len(data):
+                begun += [notes] if reader.further(state) else []
                 break
             state, end = reader.after(state, data[end]), end + 1
         return ways
 
 
-def _pieces(data: bytes, notes: Any) -> Any:
-    """The pieces, from the notes of a way, the last one first."""
+def _counted(tree: Repeat, count: int) -> int:
+    """The times of a `_Turn`."""
+    return min(count, max(tree.least, 1) if tree.most is None else tree.most)
+
+
+def _pieces(data: bytes, notes: Any) -> list[list[tuple[Any, int]]]:
+    """The pieces, each with the place where it ends, from the notes of a way, the last one first; and those of each
+    part in it that has not ended."""
     ordered = []
     while notes is not None:
         notes, note = notes
         ordered.append(note)
-    stack: list[list[Any]] = [[]]
+    stack: list[list[tuple[Any, int]]] = [[]]
+    end = 0
     for note in reversed(ordered):
         if isinstance(note, tuple):
-            stack[-1].append(data[slice(*note)])
+            end = note[1]
+            stack[-1].append((data[slice(*note)], end))
         elif note == _OPEN:
             stack.append([])
         elif note < 0:
-            made = stack.pop()[:: 2 if note == _SEPARATED else 1]
-            stack[-1].append(tuple(made) if note == _TUPLE else made)
+            made = [piece for piece, _ in stack.pop()[:: 2 if note == _SEPARATED else 1]]
+            stack[-1].append((tuple(made) if note == _TUPLE else made, end))
         else:
-            stack[-1][-1] = (note, stack[-1][-1])
-    return stack[0][0]
+            stack[-1].append(((note, stack[-1].pop()[0]), end))
+    return stack
