@@ -251,6 +251,7 @@ def generate(
         retries: how often a chat may go on where the type's own validators refuse a value: the refused answer, without
             its thought, and what the type says of it become further turns. `Completion.attempts` counts the answers; if
             the last one is refused too, its error is raised. Of a list, only the prompts that failed are asked again.
+            truncate="turns" leaves the question with its refused answers.
             For chats with an output type, and samplers that make one text.
     Returns:
         A str for a prompt, or a value of its output type; for a list of prompts, which may be empty, a list with one

@@ -18,13 +18,22 @@ from gen.models.base import Model
 from gen.models.checks import check_usable
 from gen.receipts.writing import ReceiptWriter
 from gen.requests.images import read_images
-from gen.requests.prompts import AnyPrompt, Prompt, Prompts, as_messages, begun_message, split_prompts
+from gen.requests.prompts import (
+    AnyPrompt,
+    Prompt,
+    Prompts,
+    as_messages,
+    begun_message,
+    continues_message,
+    split_prompts,
+)
 from gen.requests.reading import constrained, of_each, read_requests
 from gen.requests.request import Request
 from gen.requests.settings import Settings, is_list_for_each, read_drafts
 from gen.samplers import Sampler
 from gen.samplers.base import read_sampler
 from gen.samplers.kinds import draws, is_beam_search, refuse_tensors
+from gen.tokens.thoughts import without_begun_thought
 from gen.tools.describing import with_system_text
 
 OnErrors = Literal["raise", "return"]
@@ -46,6 +55,7 @@ def read_call(
     exact: bool = False,
     receipts: bool = True,
     retries: int = 0,
+    attempt: int = 1,
     check: Callable[[Model], object] = check_usable,
 ) -> Call:
     """Read and check the arguments of `gen.generate`, which describes them.
@@ -55,6 +65,7 @@ def read_call(
             take lists.
         late: whether types that were not compiled before are left to another thread, since that may take seconds; see
             `Request.late`.
+        attempt: see `Request.attempt`.
         check: checks the model; give `check_loaded` if the model is checked again when the requests join a batch.
     Raises:
         ArgumentError: an argument cannot be used.
@@ -112,6 +123,7 @@ def read_call(
         max_batch_tokens=own_tokens,
         skipped=tuple(failed or ()),
         failed=failed,
+        attempt=attempt,
     )
     find_step_rows(model, exact, requests)
     read: list[Request] = []
@@ -226,7 +238,9 @@ def _next_turn(
     error: ValueRefusedError,
 ) -> Request:
     """The request for the turn after a refused one. Raises an ArgumentError if there is no room for it."""
-    begun = begun_message(messages, settings.chat_template_kwargs)
+    kwargs = settings.chat_template_kwargs
+    begun = without_begun_thought(model.tokenizer, kwargs, begun_message(messages, kwargs))
+    messages = messages[:-1] if continues_message(messages, kwargs) else messages
     settings = replace(settings, seed=request.seeds[0], describe=False, draft=None, max_time=None)
     call = read_call(
         model,
@@ -237,6 +251,7 @@ def _next_turn(
         max_batch_tokens=max_batch_tokens,
         receipts=receipts,
         retries=retries,
+        attempt=request.attempt + 1,
     )
     [made] = call.requests
     check_room([(request.number, 1, len(made.prompt_ids) + made.limit)], max_batch_tokens)

@@ -15,12 +15,13 @@ def next_turn(messages: Sequence[Message], begun: str, error: ValueRefusedError)
     """The chat with the refused answer, without its thought, and with what its type says of it.
 
     Args:
-        begun: what the last message has of the answer; "" if that message is not the assistant's.
+        messages: without the one that the answer has continued.
+        begun: what that message had of the answer.
     """
     said = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ") for one in error.errors]
     why = "; ".join(said) or str(error.__cause__)
     return [
-        *(messages[:-1] if begun else messages),
+        *messages,
         {"role": "assistant", "content": begun + error.text},
         {"role": "user", "content": f"This is refused: {why}. Answer again."},
     ]
@@ -34,8 +35,7 @@ def next_attempt(request: Request, error: ValueRefusedError) -> Request | None:
         made = request.retry(request, error)
     except GenError:
         return None
-    kept = {name: getattr(request, name) for name in ("number", "deadline", "cache_salt")}
-    return replace(made, attempt=request.attempt + 1, **kept)
+    return replace(made, number=request.number, deadline=request.deadline, cache_salt=request.cache_salt)
 
 
 def next_job(model: Model, call: Call, job: Job) -> Job | None:

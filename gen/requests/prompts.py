@@ -48,11 +48,15 @@ def messages_of(prompt: Prompt) -> list[Message]:
     return messages if len(messages) == len(prompt) else []
 
 
+def continues_message(prompt: Prompt, template_kwargs: Mapping[str, object] | None) -> bool:
+    """Whether a text continues the last message of a chat."""
+    last = next(reversed(messages_of(prompt)), {})
+    return last.get("role") == "assistant" and bool((template_kwargs or {}).get("continue_final_message", True))
+
+
 def begun_message(prompt: Prompt, template_kwargs: Mapping[str, object] | None) -> str:
     """What the assistant's message has that a text continues; "" where it begins a message."""
-    last = next(reversed(messages_of(prompt)), {})
-    goes_on = last.get("role") == "assistant" and (template_kwargs or {}).get("continue_final_message", True)
-    content = last.get("content") if goes_on else None
+    content = messages_of(prompt)[-1].get("content") if continues_message(prompt, template_kwargs) else None
     if isinstance(content, list | tuple):
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
     return content if isinstance(content, str) else ""
@@ -70,14 +74,20 @@ def as_messages(prompt: Prompt, *, chat: bool, images: int) -> Sequence[Message]
     return [{"role": "user", "content": parts if images else prompt}]
 
 
-def without_old_turns(messages: Sequence[Message], fits: Callable[[Sequence[Message]], bool]) -> Sequence[Message]:
+def without_old_turns(
+    messages: Sequence[Message], fits: Callable[[Sequence[Message]], bool], attempt: int = 1
+) -> Sequence[Message]:
     """A chat without its oldest turns, as few of them as must go. A turn is a user's message with all answers to it;
     the system message and the last turn stay, even if they do not fit.
+
+    Args:
+        attempt: which answer comes next; the last turn has those before it, and what the user has said of each.
     """
     asked = ("system", "developer")
     head = next((place for place, one in enumerate(messages) if one.get("role") not in asked), len(messages))
-    users = {place for place, one in enumerate(messages) if one.get("role") == "user"}
-    cuts = [[*messages[:head], *messages[place:]] for place in sorted({head, *users})]
+    users = [place for place, one in enumerate(messages) if one.get("role") == "user"]
+    begins = {head, *users[: len(users) - attempt + 1]}
+    cuts = [[*messages[:head], *messages[place:]] for place in sorted(begins)]
     return cuts[min(bisect_left(cuts, True, key=fits), len(cuts) - 1)]
 
 

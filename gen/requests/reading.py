@@ -58,6 +58,7 @@ def read_requests(
     max_batch_tokens: int | None = None,
     skipped: Collection[int] = (),
     failed: dict[int, GenError] | None = None,
+    attempt: int = 1,
 ) -> list[Request]:
     """Check every argument, and make the requests.
 
@@ -67,6 +68,7 @@ def read_requests(
         max_batch_tokens: how many tokens all rows together may have room for; None if the caller gives no limit.
         skipped: the numbers of prompts that get no request.
         failed: receives the errors of single prompts, which then get no request; None raises the first error.
+        attempt: see `Request.attempt`.
     Raises:
         ArgumentError: an argument cannot be used; nothing has run yet.
     """
@@ -142,6 +144,7 @@ def read_requests(
                 is_chat and not pictures,
                 lambda one: marked(one, read_text(number, one, (), thinks)[0], thinks)[1],
                 model.context_length - wanted,
+                attempt,
             )
         key = id(prompt), thinks
         if pictures or key not in known or turns:
@@ -211,6 +214,7 @@ def read_requests(
             may_be_cut=settings.truncate is not None and own and not (illustrated or is_chat),
             shorten=settings.shorten,
             number=number,
+            attempt=attempt,
         )
         if prompt_logprobs is not None:
             _check_prompt_logprobs(request)
@@ -230,7 +234,9 @@ def read_requests(
     return requests
 
 
-def _last_turns(number: int, prompt: Prompt, takes: bool, read: Callable[[Prompt], list[int]], most: int) -> Prompt:
+def _last_turns(
+    number: int, prompt: Prompt, takes: bool, read: Callable[[Prompt], list[int]], most: int, attempt: int
+) -> Prompt:
     """A chat without as many old turns as must go for it to have at most so many tokens."""
     if not takes:
         raise ArgumentError(
@@ -238,7 +244,7 @@ def _last_turns(number: int, prompt: Prompt, takes: bool, read: Callable[[Prompt
             "keeps the end of a text."
         )
     messages = messages_of(prompt)
-    return without_old_turns(messages, lambda some: len(read(some)) <= most) if messages else prompt
+    return without_old_turns(messages, lambda some: len(read(some)) <= most, attempt) if messages else prompt
 
 
 def _is_chat(prompt: Prompt, settings: Settings) -> bool:

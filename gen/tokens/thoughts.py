@@ -165,6 +165,13 @@ def marks_of_chat(
     return None, token_ids
 
 
+def without_begun_thought(tokenizer: Tokenizer, template_kwargs: Mapping[str, object] | None, begun: str) -> str:
+    """What the assistant's message has of an answer, without a thought that it has begun and not closed."""
+    marks = marks_of(tokenizer.chat_template(template_kwargs))
+    opened = marks is not None and begun.rfind(marks.opens) > begun.rfind(marks.closes)
+    return begun[: begun.rfind(marks.opens)] if marks is not None and opened else begun
+
+
 def read_shown(tokenizer: Tokenizer, given: object) -> frozenset[int]:
     """The ids of the special tokens that stay in a text, from the argument skip_special_tokens.
 

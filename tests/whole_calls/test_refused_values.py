@@ -211,3 +211,67 @@ def test_the_system_message_describes_the_type(system: str) -> None:
     if not system:
         assert gen.generate(model, "0 times", Guess, chat=True, describe=True, **CHAT) == Guess(number=8)
     assert set(seen) == {f"<system>{lead}{gen.describe(Guess)}<user>0 times<assistant>"}
+
+
+CLOSING = (
+    "{% for one in messages %}<{{ one.role }}>{{ one.content }}"
+    "{% if not loop.last or one.role != 'assistant' %};{% endif %}{% endfor %}"
+    "{% if messages[-1].role != 'assistant' %}<assistant>{% endif %}{# <think></think> #}"
+)
+AGAIN = "<user>This is refused: Value error, an odd nümber. Answer again.;<assistant>"
+EVEN: Any = Annotated[int, AfterValidator(even)]
+
+
+def answering(answers: list[str], **settings: Any) -> tuple[ScriptedModel, list[str]]:
+    """A model that gives its answers one after the other, and what it has seen."""
+    seen: list[str] = []
+
+    def script(prompt: str) -> list[int]:
+        seen.append(prompt)
+        return [*answers[len(seen) - 1].encode()]
+
+    return ScriptedModel(script, **settings), seen
+
+
+@pytest.mark.parametrize(
+    ("begun", "thinking", "answer", "told"),
+    [
+        ("", None, "1", "1"),
+        ("So: ", None, "1", "So: 1"),
+        ("<think>\nWell", None, "!</think>1", "1"),
+        ("<think>\nWell", False, "1", "1"),
+        ("<think>Well</think>", None, "1", "<think>Well</think>1"),
+    ],
+)
+def test_the_refused_answer_is_one_message_without_the_thought_that_it_had_begun(
+    begun: str, thinking: bool | None, answer: str, told: str
+) -> None:
+    model, seen = answering([answer, "8"])
+    chat = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": begun}]
+    settings: Any = {"chat_template_kwargs": {"chat_template": CLOSING}, "thinking": thinking, "retries": 1}
+    assert gen.generate(model, chat, EVEN, **settings) == 8
+    assert seen[0].startswith(f"<user>Q;<assistant>{begun}")
+    assert seen[1].startswith(f"<user>Q;<assistant>{told};{AGAIN}")
+
+
+def test_the_question_stays_where_old_turns_go_for_a_further_one() -> None:
+    asked = f"<user>{'Q' * 20};<assistant>"
+    again = f"{asked}1;{AGAIN}"
+    model, seen = answering(["1"] * 3, context_length=len(again.encode()) + 10)
+    chat = [
+        {"role": "user", "content": "old"},
+        {"role": "assistant", "content": "A"},
+        {"role": "user", "content": "Q" * 20},
+    ]
+    with pytest.raises(gen.ValueRefusedError) as caught:
+        gen.generate(
+            model,
+            chat,
+            EVEN,
+            retries=2,
+            truncate="turns",
+            max_new_tokens=10,
+            chat_template_kwargs={"chat_template": CLOSING},
+        )
+    assert seen == [f"<user>old;<assistant>A;{asked}", again]
+    assert caught.value.completion.attempts == 2  # there is no room for the third
