@@ -2,14 +2,14 @@
 
 import http.client
 import json
-import re
 import time
 import urllib.request
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-_SAMPLE = re.compile(r"^([\w:]+)(?:\{(.*)\})? (\S+)$")
+from prometheus_client.parser import text_string_to_metric_families
+
 Numbers = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -69,8 +69,8 @@ def ask(url: str, path: str, fields: dict[str, Any], *, leave: bool = False) -> 
 def metrics(url: str) -> Numbers:
     """All samples of the server's metrics, by name and labels."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
-        found = filter(None, map(_SAMPLE.match, answer.read().decode().splitlines()))
-        return {(one[1], tuple(re.findall(r'(\w+)="(.*?)"', one[2] or ""))): float(one[3]) for one in found}
+        families = text_string_to_metric_families(answer.read().decode())
+        return {(one.name, tuple(one.labels.items())): one.value for family in families for one in family.samples}
 
 
 def metric(url: str, name: str) -> float:

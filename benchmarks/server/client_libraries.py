@@ -4,7 +4,7 @@ conflict.
     python -m benchmarks.server.client_libraries --json results.json
 
 Makes missing environments in build/clients with packages from the registry, starts a server with the demo model and a
-tiny encoder, and asks it through each library with the scripts in `benchmarks/server/clients/`. Then it runs
+tiny encoder, and asks it through each library with `benchmarks.server.clients`. Then it runs
 openai-python's own tests of the endpoints that the server has, from its source distribution, and LangChain's standard
 tests of chat models. For a test that fails, the results have the field that is the cause, or the test's message.
 openai's tests of completions use `suffix`, so they ask a tiny model whose vocabulary has the tokens for filling in. Its
@@ -28,18 +28,18 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "clients"
 OPENAI_TESTS = ["openai[aiohttp]", "pytest", "pytest-asyncio", "pytest-xdist", "dirty-equals", "rich"]
 LANGCHAIN = ["langchain-openai", "langchain-anthropic", "langchain-tests", "pytest"]
-LIBRARIES = {  # by the name of its script: the environment and its packages
-    "openai_client": ("openai", [*OPENAI_TESTS, "anthropic"]),
-    "anthropic_client": ("openai", []),
-    "langchain_client": ("langchain", LANGCHAIN),
-    "openai_agents_client": ("openai-agents", ["openai-agents"]),
-    "pydantic_ai_client": ("pydantic-ai", ["pydantic-ai-slim[openai]"]),
-    "instructor_client": ("instructor", ["instructor"]),
-    "litellm_client": ("litellm", ["litellm", "mcp"]),
-    "llm_client": ("llm", ["llm"]),
-    "outlines_client": ("outlines", ["outlines", "openai"]),
-    "guidance_client": ("guidance", ["guidance", "openai"]),
-    "schemathesis_client": ("schemathesis", ["schemathesis"]),
+LIBRARIES = {  # by the name of the function that tries it: the environment and its packages
+    "openai": ("openai", [*OPENAI_TESTS, "anthropic"]),
+    "anthropic": ("openai", []),
+    "langchain": ("langchain", LANGCHAIN),
+    "openai_agents": ("openai-agents", ["openai-agents"]),
+    "pydantic_ai": ("pydantic-ai", ["pydantic-ai-slim[openai]"]),
+    "instructor": ("instructor", ["instructor"]),
+    "litellm": ("litellm", ["litellm", "mcp"]),
+    "llm": ("llm", ["llm"]),
+    "outlines": ("outlines", ["outlines", "openai"]),
+    "guidance": ("guidance", ["guidance", "openai"]),
+    "schemathesis": ("schemathesis", ["schemathesis", "pydantic"]),
 }
 # openai's tests of the endpoints that the server has; it has no files, stores, audio or fine-tuning.
 OPENAI_FILES = ["chat/test_completions.py", "test_models.py", "test_embeddings.py", "test_responses.py"]
@@ -71,9 +71,9 @@ def main() -> None:
     results: dict[str, Any] = {}
     names = [option for name in NAMES for option in ("--name", name)]
     with serving(given.model, *names, "--embedder", str(encoder)) as (url, _):
-        for script, (name, packages) in LIBRARIES.items():
-            if script in given.only:
-                results[script] = _ask(script, _environment(name, packages), url)
+        for library, (name, packages) in LIBRARIES.items():
+            if library in given.only:
+                results[library] = _ask(library, _environment(name, packages), url)
         if "openai_tests" in given.only:
             results["openai_tests"] = _openai_tests(_environment("openai", []), url, OPENAI_FILES)
         if "langchain_tests" in given.only:
@@ -86,14 +86,14 @@ def main() -> None:
         results["openai_tests"]["passed"] += found["passed"]
         results["openai_tests"]["failed"] |= found["failed"]
     rows = []
-    for script, found in results.items():
+    for what, found in results.items():
         if "tries" in found:
             failed = [name for name, one in found["tries"].items() if not one["ok"]]
             passed, which = len(found["tries"]) - len(failed), ", ".join(failed)
         else:
             failed, passed = [*found["failed"]], found["passed"]
             which = ", ".join(f"{why} ({count})" for why, count in Counter(found["failed"].values()).items())
-        rows.append({"what": script, "version": found["version"], "works": passed, "fails": len(failed), "why": which})
+        rows.append({"what": what, "version": found["version"], "works": passed, "fails": len(failed), "why": which})
     publish(given, clients=rows, results=results)
 
 
@@ -126,8 +126,8 @@ def _save_filler(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _ask(script: str, python: Path, url: str) -> Any:
-    command = [str(python), "-m", f"benchmarks.server.clients.{script}", url]
+def _ask(library: str, python: Path, url: str) -> Any:
+    command = [str(python), "-m", "benchmarks.server.clients", library, url]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     try:
         return json.loads(done.stdout.splitlines()[-1])
