@@ -1,7 +1,6 @@
 """What `benchmarks.samplers` compares: gen's samplers, the peers that do the same, and the logits that they get."""
 
 import importlib.util
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
-from gen.samplers.backends import torch_backend
 from gen.samplers.parameters import Parameters
 
 Cases = dict[str, Callable[[], object]]
@@ -74,11 +72,6 @@ def our_cases(logits: Tensor) -> Cases:
     return cases
 
 
-def torch_backend_cases(logits: Tensor) -> Cases:
-    """The backend for other devices, run on the CPU."""
-    return backend_cases("torch backend", torch_backend, logits)
-
-
 def backend_cases(title: str, backend: Any, logits: Tensor) -> Cases:
     """One backend of the samplers, on the logits' device."""
     keys = torch.arange(len(logits), device=logits.device)
@@ -117,25 +110,6 @@ def transformers_cases(logits: Tensor) -> Cases:
         return run
 
     return {f"transformers: {name}": case(settings) for name, settings in SETTINGS.items()}
-
-
-def race_cases(logits: Tensor) -> Cases:
-    """A draw in plain torch: argmax of probabilities over exponential noise, after top-k and top-p by a sort."""
-
-    def draw(scores: Tensor) -> Tensor:
-        probabilities = scores.softmax(-1)
-        return probabilities.div_(torch.empty_like(probabilities).exponential_()).argmax(-1, keepdim=True)
-
-    def sorted_draw() -> Tensor:
-        ranked, order = (logits.float() / TEMPERATURE).sort(dim=-1)
-        ranked = ranked.masked_fill(ranked < ranked[:, -TOP_K, None], -math.inf)
-        ranked = ranked.masked_fill(ranked.softmax(-1).cumsum(-1) <= 1 - TOP_P, -math.inf)
-        return draw(torch.empty_like(ranked).scatter_(-1, order, ranked))
-
-    return {
-        "torch race: temperature": lambda: draw(logits.float() / TEMPERATURE),
-        "torch race: temperature, top-k, top-p": sorted_draw,
-    }
 
 
 def outlines_cases(logits: Tensor, file: Path = OUTLINES) -> Cases:

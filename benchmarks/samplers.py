@@ -6,8 +6,8 @@ All cases of a shape run in turn, round by round, so that other load on the mach
 before it is timed, since in a decode loop the caches are cold too. With one thread times are CPU time of the thread,
 else wall time. They are medians over rounds, ratios medians of each round's ratio. "read" is the time to read the
 logits' bytes once. Memory is the peak of what a case allocates, as a ratio to the logits in float32. The time of "gen"
-includes the log-probability; "a value each row" has parameters that are tensors. "torch backend" is the one for other
-devices, run on this CPU. Outlines is measured only if `benchmarks.outlines.suite` has run.
+includes the log-probability; "a value each row" has parameters that are tensors. Outlines is measured only if
+`benchmarks.outlines.suite` has run.
 """
 
 import gc
@@ -37,23 +37,10 @@ from benchmarks.measuring import (
     read_arguments,
     span,
 )
-from benchmarks.sampler_cases import (
-    make_logits,
-    our_cases,
-    outlines_cases,
-    race_cases,
-    torch_backend_cases,
-    transformers_cases,
-)
+from benchmarks.sampler_cases import make_logits, our_cases, outlines_cases, transformers_cases
 from gen.errors import GenError
 
-MAKERS = {
-    "gen": our_cases,
-    "torch-backend": torch_backend_cases,
-    "outlines": outlines_cases,
-    "transformers": transformers_cases,
-    "race": race_cases,
-}
+MAKERS = {"gen": our_cases, "outlines": outlines_cases, "transformers": transformers_cases}
 ARGMAX, READ = "torch.argmax", "read"
 
 
