@@ -29,7 +29,7 @@ from benchmarks.speculation import CASES
 
 NEW, HALF = 200, 100
 ROWS, CHANGED, ROW_TOKENS = 200, 10, 64
-PROMPTS = [*CASES["open chat"][1], "Describe how bees find their way home."]
+PROMPTS = [*CASES["open chat"], "Describe how bees find their way home."]
 THINGS = ("rivers", "bridges", "clocks", "maps", "lamps", "trains", "stones", "birds", "ships", "gardens")
 PLACES = ("Norway", "Peru", "Japan", "Kenya", "Canada", "India", "Spain", "Egypt", "Chile", "Poland")
 SETTINGS: dict[str, Any] = {"chat": True, "max_new_tokens": NEW, "eos_token_id": [], "seed": 7}

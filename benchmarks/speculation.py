@@ -7,10 +7,12 @@ token on. Eight at a time run in several rounds: "rounds" has each, and the medi
 forwards alone take, of the widths that ran. `benchmarks.cases guesses` and `drafts` compare texts.
 """
 
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
+from pathlib import Path
 from statistics import median
 from time import thread_time
 from typing import Any
@@ -36,101 +38,13 @@ class Person(BaseModel):
     email: str
 
 
-BRIDGE = (
-    "The city council of Marlow approved a new bridge on Tuesday. The bridge will cost 14 million pounds "
-    "and will carry two lanes of traffic, a cycle path and a footpath. Work begins in March 2027 and takes eighteen "
-    "months. Councillor Helen Whitcombe said the bridge would end the long queues on Station Road. Opponents, led by "
-    "the Marlow Heritage Society, argue that it will spoil the view of the church. "
-)
-BEES = (
-    "Honey bees tell each other where food is by dancing. A bee that returns performs the waggle dance on the comb. "
-    "The angle of the dance gives the direction of the flowers relative to the sun, and its duration the distance. "
-    "Karl von Frisch decoded the dance in the 1940s and received the Nobel Prize in 1973. "
-)
-CODE = '''def total_price(items, tax_rate):
-    """Return the total price of all items with tax."""
-    total = 0
-    for item in items:
-        total += item.price * item.quantity
-    return total * (1 + tax_rate)
-
-
-def print_receipt(items, tax_rate):
-    """Print a receipt for the items."""
-    for item in items:
-        print(item.name, item.price, item.quantity)
-    print("Total:", total_price(items, tax_rate))
-'''
-FILE = """{
-  "name": "gen-torch",
-  "version": "0.1.0",
-  "license": "Apache-2.0",
-  "dependencies": {
-    "torch": ">=2.4",
-    "transformers": ">=4.50",
-    "pydantic": ">=2.0",
-    "tqdm": ">=4.60"
-  },
-  "scripts": {
-    "test": "pytest -q",
-    "lint": "ruff check ."
-  }
-}
-"""
-PEOPLE = (
-    "Maria Keller, 34, is a nurse from Basel. She has two children. Her email is maria.keller@example.org.",
-    "Our new colleague Tom Hughes (41) works as an electrician in Leeds; email tom@example.org, no children.",
-    "Dr. Aiko Tanaka lives in Osaka. The 52-year-old surgeon has 3 children. Contact: aiko@example.org",
-    "Pedro Alvarez, a 29 year old teacher in Madrid, has one child. Write to pedro.alvarez@example.org.",
-    "Lena Fischer, 63, baker, Hamburg, 4 children, lena@example.org",
-    "Samuel Okoro is an engineer, 37, in Lagos. Email s.okoro@example.org. He has 2 children.",
-    "Ines Duarte (45), journalist, Lisbon. One child. ines.duarte@example.org",
-    "Viktor Novak, 58, farmer near Brno, five children, v.novak@example.org",
-)
-CASES: dict[str, tuple[type[BaseModel] | None, list[str]]] = {
-    "six-field JSON": (
-        Person,
-        [
-            f"Extract the person as JSON with name, age, city, profession, children and email.\n\n{one}"
-            for one in PEOPLE
-        ],
-    ),
-    "quoting": (
-        None,
-        [
-            f"Repeat the following text word for word:\n\n{BRIDGE}",
-            f"Quote the sentences about the cost and the critics exactly.\n\n{BRIDGE}",
-            f"Copy this text and correct its spelling:\n\n{BEES}",
-            f"What does the text say about Karl von Frisch? Quote it.\n\n{BEES}",
-        ],
-    ),
-    "summarising": (
-        None,
-        [
-            f"Summarise the text in three sentences, using its own words.\n\n{BEES}",
-            f"Summarise this article:\n\n{BRIDGE}",
-            f"Summarise the text in three sentences, using its own words.\n\n{BRIDGE}",
-            f"List the facts of this text in its own words:\n\n{BEES}",
-        ],
-    ),
-    "editing": (
-        None,
-        [
-            f"Rename the variable total to amount in this code and print the whole code.\n\n```python\n{CODE}```",
-            f"Set the version to 0.2.0 in this JSON and print the whole JSON.\n\n```json\n{FILE}```",
-            f"Add type hints to this code and print all of it.\n\n```python\n{CODE}```",
-            f"Remove the dependency tqdm from this JSON and print the rest.\n\n```json\n{FILE}```",
-        ],
-    ),
-    "open chat": (
-        None,
-        [
-            "Why is the sky blue?",
-            "Tell me a short story about a dragon who is afraid of fire.",
-            "What should I cook tonight with eggs and rice?",
-            "Explain what a hash table is.",
-        ],
-    ),
+_GIVEN: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+CASES: dict[str, list[str]] = {
+    "six-field JSON": [
+        f"Extract the person as JSON with name, age, city, profession, children and email.\n\n{one}"
+        for one in _GIVEN["prompts"].pop("six-field JSON")
+    ],
+    **{name: [one.format(**_GIVEN["texts"]) for one in prompts] for name, prompts in _GIVEN["prompts"].items()},
 }
 
 
@@ -160,8 +74,7 @@ def measure(model: Any, cases: Sequence[str], batch: int, prompts: int, rounds: 
     """Seconds and steps of each program, in turns."""
     rows = []
     for name in cases:
-        output_type, texts = CASES[name]
-        kind = None if output_type is None else gen.compile(model, output_type)
+        texts, kind = CASES[name], gen.compile(model, Person) if "JSON" in name else None
         chosen = (texts * batch)[: prompts * batch]
         programs: dict[str, Any] = {"plain": False, "auto": "auto"}
         if kind is not None:
