@@ -31,19 +31,6 @@ WRONG: list[Any] = [
     object,
 ]
 MORE: list[Any] = [2**63, np.array([1, 2]), torch.tensor(2), torch.tensor([0.5, 2.0]), "\ud800", [["a"]], {1: NAN}]
-MAKERS = [
-    "regex",
-    "choice",
-    "json_schema",
-    "grammar",
-    "text",
-    "sequence",
-    "either",
-    "repeat",
-    "tool_calls",
-    "Speculation",
-]
-LOADERS = ["from_transformers", "from_exported", "from_exllamav2", "from_exllamav3", "from_transformers_encoder"]
 
 
 @later
@@ -82,9 +69,9 @@ def made_with() -> Cases:
         yield set_up("load", "demo", **{name: wrong})
     for function, name in every(("load", "load_encoder"), ("/nowhere", "", "no/such-model", 5, None, "gen", "/etc")):
         yield set_up(function, name)
-    for function in LOADERS:
+    for function in DATA["loaders"]:
         yield set_up(function, 5, 6)
-    for name, wrong in every(MAKERS, WRONG):
+    for name, wrong in every(DATA["makers"], WRONG):
         yield getattr(G, name)(wrong)
     for wrong in WRONG:
         yield from (G.repeat("a", wrong), G.repeat("a", "", wrong), G.repeat("a", "", 1, wrong), G.text("a", wrong))

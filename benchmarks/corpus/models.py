@@ -19,9 +19,10 @@ TEMPLATE = (
 
 
 def new_model(name: str) -> Any:
-    """A model by its name; a tiny one has a chat template, and 512 tokens of context where it has a limit."""
-    if name == "demo":
-        return gen.load("demo", device="cpu")
+    """A model by its name, or from a folder; a tiny one has a chat template, and 512 tokens of context where it has a
+    limit."""
+    if name == "demo" or Path(name).is_dir():
+        return gen.load(name, device="cpu")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         bytes_alone = tokenizer()

@@ -16,12 +16,11 @@ from pydantic import BaseModel, Field, field_validator
 from torch import Tensor
 
 import gen
-from benchmarks.constraints.random_types import random_pattern
+from benchmarks.constraints.random_types import random_pattern, random_schema, random_value
 from benchmarks.corpus.later import Cases, G, every, later
 from benchmarks.corpus.models import DATA, model
-from tests.constraints.schema.random_schemas import random_schema, random_value
 
-WORDS, LEAVES = DATA["words"], DATA["leaves"]
+WORDS = DATA["words"]
 
 
 class Pet(BaseModel):
@@ -99,23 +98,6 @@ PYTHON += [Literal["a", 1, None], datetime.date, datetime.datetime, datetime.tim
 PYTHON += [dict[Literal["a", "b"], bool], Annotated[int, Field(gt=3, lt=9)], SHORT, FEW, frozenset[str], "a", 5, [int]]
 
 
-def object_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
-    """A schema as tools and forms have them."""
-    kind = rng.random()
-    if depth == 0 or kind < 0.35:
-        leaf: dict[str, Any] = rng.choice(LEAVES)
-        return leaf
-    if kind < 0.5:
-        counts = rng.choice([{}, {"minItems": 1}, {"maxItems": 3}, {"minItems": 2, "maxItems": 2}])
-        return {"type": "array", "items": object_schema(rng, depth - 1), **counts}
-    if kind < 0.6:
-        return {rng.choice(["anyOf", "oneOf"]): [object_schema(rng, depth - 1) for _ in range(rng.randrange(1, 4))]}
-    names = rng.sample(["name", "id", "tags", "a b", "größe", "x"], rng.randrange(1, 5))
-    found: dict[str, Any] = {"type": "object", "properties": {name: object_schema(rng, depth - 1) for name in names}}
-    found["required"] = rng.sample(names, rng.randrange(len(names) + 1))
-    return found | rng.choice([{}, {}, {"additionalProperties": False}, {"additionalProperties": LEAVES[0]}])
-
-
 def random_parts(rng: random.Random, depth: int = 3) -> Any:
     kind = rng.choice(["word", "text", "leaf", *["sequence", "either", "repeat"] * depth])
     if kind == "word":
@@ -174,10 +156,9 @@ def compiled(output_type: Any, texts: tuple[str, ...] = (), number: int = 0) -> 
         text = getattr(made, "text", "a")
         tried = [*DATA["probes"], *texts, text, text[:-1], text + "x", text.replace(" ", "", 1)]
         accepts = "".join("01"[constraint.accepts(one)] for one in tried)
-        facts = {name: getattr(constraint, name) for name in ("engine", "states", "least_tokens")}
-        facts["reason"] = (
-            "many states" if "states" in constraint.reason else constraint.reason
-        )  # how many, time decided
+        facts = {name: getattr(constraint, name) for name in ("engine", "states", "least_tokens", "reason")}
+        if "states" in constraint.reason:
+            facts["reason"] = "many states"  # how many, time decided
         found[on] = facts | {"made": made, "walk": walk.seen, "accepts": accepts}
     return found
 
@@ -189,13 +170,7 @@ def types() -> Cases:
     plain += [G.choice(some) for some in (["a"], ["a", "b", "ab"], [], [1, 2], ["a", "a"], [""], "abc", [True, "x"])]
     for number, kind in enumerate(plain):
         yield compiled(kind, number=number)
-    schemas = [
-        *LEAVES,
-        *DATA["schemas"],
-        *(object_schema(rng) for _ in range(80)),
-        *(random_schema(rng) for _ in range(110)),
-    ]
-    for number, schema in enumerate(schemas):
+    for number, schema in enumerate([*DATA["leaves"], *DATA["schemas"], *(random_schema(rng) for _ in range(190))]):
         whole = (
             {**schema, "$defs": DATA["definitions"] | schema.get("$defs", {})} if isinstance(schema, dict) else schema
         )
