@@ -50,14 +50,18 @@ def exllama_steps() -> list[Step]:
     ]
 
 
-def run(step: Step, out: Path, left: float) -> Outcome:
-    """Run a step for at most its own seconds and the seconds `left` for all; its log is in the folder `out`."""
+def run(step: Step, out: Path, left: float, **settings: str) -> Outcome:
+    """Run a step for at most its own seconds and the seconds `left` for all; its log is in the folder `out`.
+
+    Args:
+        settings: of its environment.
+    """
     places = {"{out}": str(out.absolute()), "{json}": str((out / f"{step.name}.json").absolute())}
     begin = time.monotonic()
     with (out / f"{step.name}.log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, *(places.get(part, part) for part in step.arguments)],
-            env=environment(),
+            env=environment(**settings),
             cwd=ROOT,
             stdout=log,
             stderr=subprocess.STDOUT,

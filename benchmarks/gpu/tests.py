@@ -5,14 +5,14 @@ Each run has a log and a junit file in the folder `tests`.
 """
 
 import re
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from benchmarks.gpu import running
 from benchmarks.gpu.reporting import read
-from benchmarks.gpu.running import ROOT, environment, wait
+from benchmarks.gpu.running import ROOT, Step
 
 _NEEDS_GPU = re.compile(r"mark\.gpu|\(gpu: torch\.device|, gpu: torch\.device|two_gpus: None")
 _WITH_TRITON = ("tests/loop", "tests/samplers", "tests/attention")  # run once more with its kernels
@@ -52,12 +52,8 @@ def main() -> int:
 def run(path: str, settings: dict[str, str], folder: Path, end: float) -> int | None:
     """Run a file's tests; None if time ran out."""
     name = "-".join([*Path(path).with_suffix("").parts[1:], *map(str.lower, settings)])
-    command = [sys.executable, *_PYTEST, f"--junitxml={folder / name}.xml", path]
-    with (folder / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(
-            command, env=environment(**settings), cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        return wait(process, end - time.monotonic())
+    step = Step(name, (*_PYTEST, f"--junitxml={folder / name}.xml", path), _SECONDS)
+    return running.run(step, folder, end - time.monotonic(), **settings).code
 
 
 if __name__ == "__main__":
