@@ -206,7 +206,7 @@ def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
     return "\n".join(lines)
 
 
-def write_json(path: Path, report: Mapping[str, object] | Sequence[object]) -> None:
+def write_json(path: Path, report: Mapping[str, object]) -> None:
     """Write a report as JSON with one record a line, so that two reports can be compared line by line."""
     path.write_text(_lines(report, 0) + "\n", encoding="utf-8")
 

@@ -14,6 +14,12 @@
     faults        calls under faults of virtual GPUs: an error, or the plain CPU's texts
     limits        texts of types under different limits: none is changed by its limit without being told
     compositions  20 types made of types: texts are whole at every limit, and read as by brute force
+    schemas       a random schema, against jsonschema: `benchmarks.constraints.fuzz`
+    regexes       a random pattern, against Python's re
+    both          a random schema or pattern on both engines
+    walks         random texts of a schema of MaskBench on the host engine: `benchmarks.constraints.host_walks`
+    bfcl          calls of an item of BFCL, right ones and changed ones: `benchmarks.constraints.bfcl`
+    suite         a schema of the specification's own tests: `benchmarks.constraints.suite`
 
 A case is drawn by its number. Each difference is printed with it, and the exit code is 1 if there is one. "thoughts"
 gives every second case the weights of `--model`, and the others random ones.
@@ -27,9 +33,11 @@ from benchmarks.measuring import check_cases, publish, read_arguments
 
 KINDS = {
     **{name: f"cases.{name}" for name in ("prefixes", "drafts", "engines", "bits", "thoughts", "verdicts", "faults")},
-    **{name: f"constraints.{name}" for name in ("limits", "compositions")},
+    **{name: f"constraints.{name}" for name in ("limits", "compositions", "bfcl", "suite")},
+    **dict.fromkeys(("schemas", "regexes", "both"), "constraints.fuzz"),
     "guesses": "cases.drafts",
     "unchanged": "cases.verdicts",
+    "walks": "constraints.host_walks",
 }
 """The module of each kind, whose `checker` gives the function that checks a case by its number."""
 
@@ -40,9 +48,10 @@ def main() -> int:
         kind_={"choices": [*KINDS]},
         count=(100, "how many cases"),
         first=(0, "the number of the first one"),
-        longest=(0, "about how many tokens the texts of guesses and drafts, and the prompts of bits, have at most"),
+        longest=(0, "about how many tokens texts of guesses, drafts and walks, and prompts of bits, have at most"),
         model=(str, 'a folder or "demo"; what the cases run on otherwise is the kind\'s own choice'),
         dtype=(str, "of that model, and of bits"),
+        material=(Path, "what walks, bfcl and suite read: MaskBench's folder, BFCL's data, JSON Schema's tests"),
         threads=(1, "torch's threads"),
         work=(Path, "a file of what was done: a run that is begun again goes on behind it"),
     )

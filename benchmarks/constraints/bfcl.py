@@ -1,30 +1,26 @@
 """Calls of the tools of BFCL: which functions compile, and are right calls taken and changed ones refused?
 
     pip download --no-deps bfcl-eval && unzip bfcl_eval-*.whl -d bfcl
-    python -m benchmarks.constraints.bfcl bfcl/bfcl_eval/data --work bfcl.jsonl --json FILE
+    python -m benchmarks.cases bfcl --material bfcl/bfcl_eval/data --count 3641 --work bfcl.jsonl --json FILE
 
 Types are those of JSON Schema instead of BFCL's ("dict" becomes "object", "float" "number", "any" is left out). The
 functions of an item are compiled together, for the demo's vocabulary and calls in Hermes' form; where that is refused,
 each alone. A call is right if jsonschema takes its arguments and all of them are listed. Each ground truth is taken
 with the first of its values; changes of it leave out what is required, or give a wrong type, null, no option of an
-enum, 1.5 for an integer, a wrong item or property within, an argument that is not listed, another name. A line of
---work is written for each item; a run that is begun again goes on behind those that are there.
+enum, 1.5 for an integer, a wrong item or property within, an argument that is not listed, another name.
 """
 
 import copy
 import json
-import time
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 import gen
 from benchmarks.constraints.judge import Judge
 from benchmarks.constraints.schema_order import SchemaOrder
-from benchmarks.measuring import publish, read_arguments, work_on
 from gen.models.base import Model
 
 TYPES = {"dict": "object", "float": "number", "tuple": "array", "String": "string", "Boolean": "boolean"}
@@ -33,29 +29,10 @@ TYPES |= {"char": "string"}
 Line = dict[str, Any]
 
 
-def main() -> None:
-    given = read_arguments(__doc__, folder_={"type": Path}, work=(Path, "a file with a line of JSON for each item"))
-    model = gen.load("demo", device="cpu")
-    gen.compile(model, bool)  # makes the vocabulary's tables
-    found = [*items(given.folder)]
-
-    def find(number: int) -> Line:
-        tools, truths = found[number]
-        return tried(model, tools, truths, number)
-
-    publish(given, **summed(work_on(given.work, range(len(found)), find)))
-
-
-def summed(lines: list[Line]) -> dict[str, Any]:
-    """The report."""
-    counts = sum((Counter(line["counts"]) for line in lines), Counter[str]())
-    times = np.quantile([line["ms"] for line in lines], (0.5, 0.95, 1)).round(1)
-    return {
-        "items": len(lines),
-        "counts": dict(sorted(counts.items())),
-        "compile ms of an item's tools, p50, p95, max": times.tolist(),
-        **{kind: [one for line in lines for one in line[kind]] for kind in ("refused", "rejected", "wrong")},
-    }
+def checker(given: Namespace) -> Callable[[int], tuple[Counter[str], list[str]]]:
+    """An item by its number; those with a ground truth come first, and nothing after the last one."""
+    model, found = gen.load("demo", device="cpu"), [*items(given.material)]
+    return lambda number: tried(model, *found[number], number) if number < len(found) else (Counter(), [])
 
 
 def items(folder: Path) -> Iterator[tuple[list[Line], list[Line]]]:
@@ -88,32 +65,27 @@ def mapped(value: Any) -> Any:
     return out
 
 
-def tried(model: Model, tools: list[Line], truths: list[Line], number: int) -> Line:
+def tried(model: Model, tools: list[Line], truths: list[Line], number: int) -> tuple[Counter[str], list[str]]:
     """What becomes of an item."""
-    tools = list({tool["name"]: tool for tool in tools}.values())
-    line: Line = {"counts": Counter(functions=len(tools)), "refused": [], "rejected": [], "wrong": []}
-    counts = line["counts"]
+    taken = list({tool["name"]: tool for tool in tools}.values())
+    counts, wrong = Counter(functions=len(taken)), list[str]()
     choice: Any = "auto" if number % 4 == 3 else "required"
-    begin = time.process_time()
     try:
-        taken, constraint = tools, gen.compile(model, gen.tool_calls(tools, choice=choice, format="hermes"))
-    except gen.ConstraintError:
-        why = {tool["name"]: refusal(model, tool) for tool in tools}
-        line["refused"] = [one for one in why.values() if one is not None]
-        taken = [tool for tool in tools if why[tool["name"]] is None]
-        if not taken:
-            counts["refused"] = len(tools)
-            return line | {"ms": (time.process_time() - begin) * 1e3}
         constraint = gen.compile(model, gen.tool_calls(taken, choice=choice, format="hermes"))
-    counts["refused"] = len(line["refused"])
-    line["ms"] = (time.process_time() - begin) * 1e3
+    except gen.ConstraintError:
+        why = {tool["name"]: refusal(model, tool) for tool in taken}
+        counts.update(f"refused: {one}" for one in why.values() if one is not None)
+        taken = [tool for tool in taken if why[tool["name"]] is None]
+        if not taken:
+            return counts, wrong
+        constraint = gen.compile(model, gen.tool_calls(taken, choice=choice, format="hermes"))
     counts[f"items, {constraint.engine}"] += 1
     by_name = {tool["name"]: tool.get("parameters") or {} for tool in taken}
     for truth in truths if isinstance(truths, list) else []:
         for name, wanted in truth.items() if isinstance(truth, dict) else []:
             if name in by_name:
-                _compared(constraint, name, by_name[name], first_values(wanted), by_name, line)
-    return line
+                wrong += _compared(constraint, name, first_values(wanted), by_name, counts)
+    return counts, wrong
 
 
 def refusal(model: Model, tool: Line) -> str | None:
@@ -143,11 +115,11 @@ def plain(value: Any) -> Any:
 
 
 def _compared(
-    constraint: gen.Constraint, name: str, schema: Line, arguments: Line, by_name: dict[str, Line], line: Line
-) -> None:
-    """Give a constraint a call and changes of it."""
-    judge, counts = Judge(closed(schema)), line["counts"]
-    arguments = json.loads(SchemaOrder(schema).text(arguments))
+    constraint: gen.Constraint, name: str, arguments: Line, by_name: dict[str, Line], counts: Counter[str]
+) -> Iterator[str]:
+    """Give a constraint a call and changes of it; yields what it should not take, and what it should."""
+    schema = by_name[name]
+    judge, arguments = Judge(closed(schema)), json.loads(SchemaOrder(schema).text(arguments))
 
     def taken(name: str, arguments: Line) -> bool:
         call = {"name": name, "arguments": arguments}
@@ -156,22 +128,14 @@ def _compared(
     right = judge.takes(json.dumps(arguments))
     accepted = taken(name, arguments)
     counts[f"ground truths {'right' if right else 'wrong'}, {'taken' if accepted else 'not taken'}"] += 1
-    if right and not accepted:
-        line["rejected"].append(f"{name}: {json.dumps(arguments)}"[:300])
-    if accepted and not right:
-        line["wrong"].append(f"{name}: {json.dumps(arguments)}"[:300])
-    for kind, other in changes(schema, arguments):
-        if judge.takes(json.dumps(other)):
-            continue
-        counts["changed"] += 1
-        counts[f"changed: {kind}"] += 1
-        if taken(name, other):
-            line["wrong"].append(f"{name}, {kind}: {json.dumps(other)}"[:300])
-    for wrong in {f"{name}x", name[:-1], "", name.upper()} - by_name.keys():
-        counts["changed"] += 1
-        counts["changed: name"] += 1
-        if taken(wrong, arguments):
-            line["wrong"].append(f"{name}: named {wrong}")
+    if right != accepted:
+        yield f"{name}, {'taken' if accepted else 'not taken'}: {json.dumps(arguments)}"[:300]
+    others = [(kind, name, other) for kind, other in changes(schema, arguments) if not judge.takes(json.dumps(other))]
+    others += [("name", new, arguments) for new in {f"{name}x", name[:-1], "", name.upper()} - by_name.keys()]
+    for kind, called, other in others:
+        counts.update(["changed", f"changed: {kind}"])
+        if taken(called, other):
+            yield f"{called}, {kind}: {json.dumps(other)}"[:300]
 
 
 def closed(schema: Any) -> Any:
@@ -239,7 +203,3 @@ def put(value: Line, place: tuple[Any, ...], new: Any) -> Line:
     out = copy.deepcopy(value)
     at(out, place[:-1])[place[-1]] = new
     return out
-
-
-if __name__ == "__main__":
-    main()

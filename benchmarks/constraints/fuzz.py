@@ -1,9 +1,5 @@
 """Random types with fixed seeds: is every text that a type allows one that an independent reader takes?
 
-    python -m benchmarks.constraints.fuzz schemas --count 8000 --work schemas.jsonl --json FILE
-    python -m benchmarks.constraints.fuzz regexes --count 4000 --work regexes.jsonl --json FILE
-    python -m benchmarks.constraints.fuzz engines --count 800 --work engines.jsonl --json FILE
-
 Schemas (`random_types`) are judged by the jsonschema package (`judge`), every other one closed, in each layout by
 turns. Texts are random ways through the automaton, values drawn from what the schema names, changes of both, and walks
 through the masks of the demo's vocabulary: at each token all that the limit leaves are as likely. A walk must end
@@ -13,20 +9,18 @@ schemas of which gen says that no value meets them, and a drawn value does: gen'
 Patterns are judged by Python's re: an accepted text must match in full, with re.ASCII and without; as a `pattern` of a
 schema it must be found in both readings. Counted too: ASCII texts that match in both and are not accepted.
 
-"engines" are such schemas and patterns as an automaton and as a grammar of the host engine: both must take the same
-texts. Texts are random ways through the automaton, walks through the host's masks, and changes of their letters. Values
-of any type nest deeper on the host, which is counted apart.
-
-A line of --work is written for each type; a run that is begun again goes on behind those that are there.
+"both" are such schemas and patterns as an automaton and as a grammar of the host engine: both must take the same texts.
+Texts are random ways through the automaton, walks through the host's masks, and changes of their letters. Values of any
+type nest deeper on the host, which is counted apart.
 """
 
 import json
 import random
 import re
 import warnings
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,7 +37,6 @@ from benchmarks.constraints.random_types import (
     random_value,
     scalars_near,
 )
-from benchmarks.measuring import publish, read_arguments, work_on
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.constraint import Constraint
 from gen.constraints.host_engine import Grammar
@@ -59,42 +52,32 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "compact": {"separators": (",", ":")},
     "indent": {"separators": (",", ": "), "indent": 2},
 }
-TOLD = ("wrong", "narrow")
-Line = dict[str, Any]
+Found = tuple[Counter[str], list[str]]
+"""What was counted of a type, and what is wrong about it."""
 
 
-def main() -> None:
-    given = read_arguments(
-        __doc__, kind_={"choices": [*KINDS]}, count=1000, work=(Path, "a file with a line of JSON for each type")
-    )
+def checker(given: Namespace) -> Callable[[int], Found]:
+    """The demo model, or the given one; a type takes at most a minute."""
     warnings.simplefilter("ignore", FutureWarning)  # Python warns about "[["
-    one, model = KINDS[given.kind], gen.load("demo", device="cpu")
-    publish(given, **summed(work_on(given.work, range(given.count), lambda number: tried(one, model, number))))
+    kind, model = KINDS[given.kind], gen.load(given.model or "demo", device="cpu")
+
+    def check(number: int) -> Found:
+        try:
+            found: Found = within(SECONDS, lambda number: kind(model, number), number)
+        except (TooSlow, RecursionError) as error:
+            print(f"case {number} is not judged: {type(error).__name__}: {error}"[:300])
+            return Counter({"not judged": 1}), []
+        return found
+
+    return check
 
 
-def tried(one: Callable[[Model, int], Line], model: Model, number: int) -> Line:
-    """What becomes of a type, at most a minute long."""
-    try:
-        line: Line = within(SECONDS, lambda number: one(model, number), number)
-    except (TooSlow, RecursionError) as error:
-        line = {"failed": f"{type(error).__name__}: {error}"[:300]}
-    return line
+def cause(error: str) -> str:
+    """What a refusal has in common with others."""
+    return "refused: " + re.split(r" at |[:;#0-9]", error)[0][:60]
 
 
-def summed(lines: list[Line]) -> dict[str, Any]:
-    """The report."""
-    counts = sum((Counter(line.get("counts", {})) for line in lines), Counter[str]())
-    causes = Counter(re.split(r" at |[:;#0-9]", line["refused"])[0][:60] for line in lines if "refused" in line)
-    return {
-        "types": len(lines),
-        "counts": dict(sorted(counts.items())),
-        "refused by cause": dict(causes.most_common(40)),
-        "failed": [f"{line['case']}: {line['failed']}" for line in lines if "failed" in line],
-        **{kind: [f"{line.get('case')}: {one}" for line in lines for one in line.get(kind, [])] for kind in TOLD},
-    }
-
-
-def of_schema(model: Model, number: int, walks: int = 6) -> Line:
+def of_schema(model: Model, number: int, walks: int = 6) -> Found:
     """One schema: what it takes, and what is wrong about it."""
     chance = random.Random(f"schema {number}")
     schema = random_schema(chance)
@@ -107,10 +90,11 @@ def of_schema(model: Model, number: int, walks: int = 6) -> Line:
         constraint = gen.compile(model, asked)
     except gen.ConstraintError as error:
         if "no text meets the output type" not in str(error):
-            return {"refused": str(error)[:300], "schema": schema, "counts": {"refused": 1}}
+            return Counter(["refused", cause(str(error))]), []
         met = [value for value in values if judge.takes(json.dumps(value))]
-        narrow = {"narrow": [f"not even {met[0]!r} meets {schema}"]} if met and not closed else {}
-        return {"counts": {"no value": 1}} | narrow
+        if met and not closed:
+            print(f"narrow: not even {met[0]!r} meets {schema}")
+        return Counter({"no value": 1, "narrow": bool(met and not closed)}), []
     counts[constraint.engine] += 1
     texts = walked(constraint, walks, number, counts, wrong)
     if constraint.automaton is not None:
@@ -124,10 +108,10 @@ def of_schema(model: Model, number: int, walks: int = 6) -> Line:
             wrong.append(f"accepts {text}")
         if at < own and not accepted:
             wrong.append(f"writes {text}, and does not accept it")
-    return {"counts": counts} | ({"wrong": wrong, "schema": schema, "closed": closed} if wrong else {})
+    return counts, [f"{one}: {schema}{', closed' * closed}" for one in wrong]
 
 
-def of_regex(model: Model, number: int, walks: int = 6) -> Line:
+def of_regex(model: Model, number: int, walks: int = 6) -> Found:
     """One pattern, in full, and as what a schema's texts must contain."""
     chance = random.Random(f"regex {number}")
     pattern = random_pattern(chance)
@@ -137,16 +121,16 @@ def of_regex(model: Model, number: int, walks: int = 6) -> Line:
         readings = [re.compile(pattern, flags)]
         if not re.search(r"\(\?[a-z]*i", pattern):  # to ignore case is Python's alone: ASCII has fewer letters
             readings.append(re.compile(pattern, re.ASCII))
-    except re.error as error:
-        return {"counts": {"no pattern": 1}, "refused": f"re: {error}"}
+    except re.error:
+        return Counter({"no pattern": 1}), []
     try:
         constraint = gen.compile(model, re.compile(pattern, flags))
     except gen.ConstraintError as error:
         if "no text meets" not in str(error):
-            return {"refused": str(error)[:300].replace(pattern, "PATTERN"), "counts": {"refused": 1}}
+            return Counter(["refused", cause(str(error).replace(pattern, "PATTERN"))]), []
         texts = ["".join(chance.choices(REGEX_LETTERS, k=chance.randint(0, 4))) for _ in range(60)]
         met = [text for text in texts if all(one.fullmatch(text) for one in readings) and text.isascii()]
-        return {"counts": {"no text": 1}, "wrong": [f"{pattern!r} has no text, not even {met[0]!r}"] if met else []}
+        return Counter({"no text": 1}), [f"{pattern!r} has no text, not even {met[0]!r}"] if met else []
     counts[constraint.engine] += 1
     texts = walked(constraint, walks, number, counts, wrong)
     if constraint.automaton is not None:
@@ -164,7 +148,7 @@ def of_regex(model: Model, number: int, walks: int = 6) -> Line:
         if at < own and not accepted:
             wrong.append(f"{pattern!r} writes {text!r}, and does not accept it")
     _as_search(model, pattern, texts, counts, wrong)
-    return {"counts": counts} | ({"wrong": wrong} if wrong else {})
+    return counts, wrong
 
 
 def _as_search(model: Model, pattern: str, texts: list[str], counts: Counter[str], wrong: list[str]) -> None:
@@ -190,7 +174,7 @@ def _as_search(model: Model, pattern: str, texts: list[str], counts: Counter[str
             wrong.append(f"pattern {pattern!r} accepts {text!r}")
 
 
-def of_both(model: Model, number: int) -> Line:
+def of_both(model: Model, number: int) -> Found:
     """A schema or a pattern on both engines."""
     chance = random.Random(f"engines {number}")
     vocabulary, layout = vocabulary_of(model), chance.choice([*LAYOUTS])
@@ -202,12 +186,12 @@ def of_both(model: Model, number: int) -> Line:
         assert plan.table is not None  # of schemas and patterns
         table, grammar = plan.table(), Grammar(plan.grammar(), vocabulary)
     except (Empty, TooLarge, Unsupported, gen.ConstraintError):
-        return {"counts": {"not on both engines": 1}}
+        return Counter({"not on both engines": 1}), []
     texts, draws = random_texts(table, 12, seed=number, longest=30), np.random.default_rng(number)
     for _ in range(4):
         token_ids, whole, problem = walk(grammar, draws, 60)
         if problem:
-            return {"wrong": [f"{asked}: {problem}"]}
+            return Counter(), [f"{asked}: {problem}"]
         if whole:
             spelled = [vocabulary.tokens[one] for one in token_ids if one < vocabulary.size]
             texts.append(b"".join(spelled).decode())
@@ -219,7 +203,7 @@ def of_both(model: Model, number: int) -> Line:
         counts[f"texts, {said}"] += 1
         if said == "different":
             wrong.append(f"{asked}: {'device' if device else 'host'} alone takes {text!r}")
-    return {"counts": counts} | ({"wrong": wrong} if wrong else {})
+    return counts, wrong
 
 
 def letters_changed(chance: random.Random, text: str) -> str:
@@ -280,8 +264,4 @@ def bounded(automaton: TokenAutomaton, chance: np.random.Generator, limit: int) 
     return None
 
 
-KINDS = {"schemas": of_schema, "regexes": of_regex, "engines": of_both}
-
-
-if __name__ == "__main__":
-    main()
+KINDS = {"schemas": of_schema, "regexes": of_regex, "both": of_both}

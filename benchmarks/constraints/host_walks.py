@@ -1,80 +1,53 @@
-"""Whether a type that compiles for the host engine can be generated: random texts of many types.
+"""Whether a type that compiles for the host engine can be generated: random texts of schemas of MaskBench.
 
-    python -m benchmarks.constraints.host_walks --schemas jsonschemabench/maskbench/data --json FILE
-
-Schemas are drawn from MaskBench, or read from a file, as in `benchmarks.constraints.coverage`. Each is written for the
-host engine, whether or not the device could hold texts to it. A walk draws each token from all that are allowed, until
-the text has ended. It fails if the engine does, or if no token is allowed where the text cannot end.
+Schemas are drawn as in `benchmarks.constraints.coverage`, 100 of each family. Each is written for the host engine,
+whether or not the device could hold texts to it, with a vocabulary of 49,152 made-up words. A walk draws each token
+from all that are allowed, until the text has ended. It fails if the engine does, or if no token is allowed where the
+text cannot end.
 """
 
 import random
-import time
-from pathlib import Path
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 
 import gen
 from benchmarks.constraints.coverage import read_schemas
-from benchmarks.measuring import publish, read_arguments
 from benchmarks.random_model import load_random_model
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.host_engine import Grammar, problem_of
 from gen.constraints.schema import schema_grammar
 from gen.constraints.tables.vocabulary import vocabulary_of
 
-SEED = 20_260
+SEED, WALKS = 20_260, 6
 
 
-def main() -> None:
-    given = read_arguments(
-        __doc__,
-        schemas=({"type": Path, "required": True}, "a file of JSON lines, or MaskBench's folder"),
-        each=(100, "how many schemas of each family of a folder"),
-        types=(600, "how many types are walked"),
-        walks=(6, "of each type"),
-        tokens=(200, "of a walk at most"),
-        vocab=(49152, "how many made-up words"),
-    )
-    vocabulary = vocabulary_of(load_random_model(given.vocab))
-    schemas = [*read_schemas(given.schemas, given.each).items()]
+def checker(given: Namespace) -> Callable[[int], tuple[Counter[str], list[str]]]:
+    """A schema, in the open reading or the closed one by turns."""
+    vocabulary = vocabulary_of(load_random_model(49_152))
+    schemas = [*read_schemas(given.material, 100).items()]
     random.Random(SEED).shuffle(schemas)
-    chance = np.random.default_rng(SEED)
-    seconds: list[float] = []
-    refused: dict[str, str] = {}
-    failed: dict[str, str] = {}
-    masks = ended = 0
-    for number, (name, load) in enumerate(schemas):
-        if len(seconds) == given.types:
-            break
-        schema, begin = load()["schema"], time.process_time()
+
+    def check(number: int) -> tuple[Counter[str], list[str]]:
+        if number >= len(schemas):
+            return Counter(), []
+        name, load = schemas[number]
         try:
-            lark = schema_grammar(schema, closed=number % 2 == 0, whitespace="line")
-            grammar = Grammar(lark, vocabulary)
+            grammar = Grammar(schema_grammar(load()["schema"], closed=number % 2 == 0, whitespace="line"), vocabulary)
             grammar.try_out()
         except (gen.ConstraintError, Empty, TooLarge, Unsupported) as error:
-            refused[name] = str(error)
-            continue
-        seconds.append(time.process_time() - begin)
-        for _ in range(given.walks):
-            token_ids, whole, problem = walk(grammar, chance, given.tokens)
-            masks, ended = masks + len(token_ids), ended + whole
-            if problem:
-                failed[name] = f"after {len(token_ids)} tokens: {problem}"
-    for name, why in refused.items():
-        print(f"refused: {name}: {why[:200]}")
-    publish(
-        given,
-        vocabulary=vocabulary.size,
-        types=len(seconds),
-        refused=len(refused),
-        walks=len(seconds) * given.walks,
-        masks=masks,
-        **{
-            "walks that ended": ended,
-            "types that failed": failed,
-            "compile ms p50 / p95 / max": [round(1e3 * float(one)) for one in np.quantile(seconds, (0.5, 0.95, 1))],
-        },
-    )
+            print(f"refused: {name}: {error}"[:200])
+            return Counter(refused=1), []
+        counts, failed, chance = Counter(types=1, walks=WALKS), list[str](), np.random.default_rng(number)
+        for _ in range(WALKS):
+            token_ids, whole, problem = walk(grammar, chance, given.longest or 200)
+            counts += Counter({"masks": len(token_ids), "walks that ended": whole})
+            failed += [f"{name}, after {len(token_ids)} tokens: {problem}"] if problem else []
+        return counts, failed
+
+    return check
 
 
 def walk(grammar: Grammar, chance: np.random.Generator, most: int) -> tuple[list[int], bool, str]:
@@ -95,7 +68,3 @@ def walk(grammar: Grammar, chance: np.random.Generator, most: int) -> tuple[list
             return [*token_ids, token_id], True, ""
         token_ids.append(token_id)
     return token_ids, False, ""
-
-
-if __name__ == "__main__":
-    main()

@@ -11,13 +11,10 @@ Gemma's size (262,144) those of Llama 4 and Qwen together, from the folder --tok
 
 "large": 30 strings of 200 characters, and two lists of 20 such strings: CPU seconds until the type is compiled, with
 the vocabulary's tables made, the median of three; then how many bytes the rows take that a device keeps, made on a
-virtual GPU, which refuses more than 64 MB as a real one does. "steps": the time of a
-call with such a type by a call without one that makes as many tokens, eight texts of a tiny Llama with as many made-up
-words, CPU seconds of one thread, medians over rounds. "masks": a thousand states of random types, whose rows
+virtual GPU, which refuses more than 64 MB as a real one does. "masks": a thousand states of random types, whose rows
 are compared with a walk of every token's bytes. "schemas": a sample of MaskBench, in both readings: how many of those
-that compile, and do not refer to themselves, are on the device. A device takes a type if its distinct rows have at most
-64 MB. They are counted on the CPU, where three rows for each group of states could be more: with the smallest
-vocabulary, and with a larger one where they were more than a third of those that it may have; "counted" says how often.
+that compile, and do not refer to themselves, a virtual GPU takes. What a step takes with such types is measured by
+`benchmarks.constraints.generation`.
 """
 
 import base64
@@ -32,19 +29,17 @@ from typing import Any
 import numpy as np
 import torch
 
-import gen
-from benchmarks.constraints.generation import step_ratios
+from benchmarks.constraints.generation import OBJECTS
 from benchmarks.constraints.random_types import random_pattern, random_schema
 from benchmarks.measuring import REAL, publish, read_arguments, work_on
-from benchmarks.random_model import load_random_model
 from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.automata.regexes import regex_table
 from gen.constraints.schema import schema_table
-from gen.constraints.tables.device_rows import MOST_BYTES
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary
 from tests.constraints.vocabularies import walk_all
+from virtual_gpus import virtual_gpus
 
 STATES = 1000
 GEMMA = 262_144
@@ -54,12 +49,10 @@ HERE, FULL, LARGE_AUTOMATON = "on the device", "too many rows", "too large an au
 def main() -> None:
     given = read_arguments(
         __doc__,
-        parts_={"nargs": "+", "choices": ["large", "steps", "masks", "schemas"]},
+        parts_={"nargs": "+", "choices": ["large", "masks", "schemas"]},
         tokens=({"type": Path, "required": True}, "the folder with the packages' files"),
         model=REAL,
         sizes=([], "only vocabularies of these sizes"),
-        types=({"nargs": "+", "choices": [*LARGE], "default": [*LARGE]}, "only steps with these types"),
-        rounds=(3, "of steps"),
         maskbench=(Path, "MaskBench's folder"),
         work=(Path("schemas.jsonl"), "a line of JSON for each of its schemas; a run goes on behind them"),
         count=(600, "how many of its schemas"),
@@ -68,8 +61,6 @@ def main() -> None:
     report: dict[str, Any] = {}
     if "large" in given.parts:
         report["large"] = [row for size, one in known.items() for row in large(size, one)]
-    if "steps" in given.parts:
-        report["steps"] = [row for size in known for row in steps(size, given.types, given.rounds)]
     if "masks" in given.parts:
         report["masks"] = [masks(size, one) for size, one in known.items()]
     if "schemas" in given.parts:
@@ -99,36 +90,17 @@ def read_tiktoken(file: Path) -> list[bytes]:
     return [base64.b64decode(line.split()[0]) for line in file.read_bytes().splitlines()]
 
 
-def strings(count: int) -> dict[str, Any]:
-    fields = {f"field_{number}": {"type": "string", "maxLength": 200} for number in range(count)}
-    return {"type": "object", "properties": fields, "required": [*fields]}
-
-
-LARGE = {
-    "30 strings": strings(30),
-    "2 lists of 20 strings": {
-        "type": "object",
-        "properties": {
-            name: {"type": "array", "items": {"type": "string", "maxLength": 200}, "minItems": 20, "maxItems": 20}
-            for name in ("one", "other")
-        },
-        "required": ["one", "other"],
-    },
-}
-
-
 def large(size: int, vocabulary: Vocabulary) -> list[dict[str, Any]]:
     """A row for each large type."""
-    from virtual_gpus import virtual_gpus
-
     rows = []
-    for name, schema in LARGE.items():
+    for name in ("30 strings", "2 lists of 20 strings"):
+        schema = {"type": "object", "properties": OBJECTS[name], "required": [*OBJECTS[name]]}
         seconds = []
         for _ in range(3):
             begin = time.process_time()
             automaton = TokenAutomaton(schema_table(schema, closed=True, whitespace="line"), vocabulary)
             seconds.append(time.process_time() - begin)
-        row = {"vocabulary": size, "type": name, "states": automaton.states}
+        row: dict[str, Any] = {"vocabulary": size, "type": name, "states": automaton.states}
         row |= {"groups": len(automaton.found.examples) - 1, "compile CPU s": round(statistics.median(seconds), 3)}
         try:
             with virtual_gpus(1):
@@ -139,19 +111,6 @@ def large(size: int, vocabulary: Vocabulary) -> list[dict[str, Any]]:
             row |= {"rows": str(error), "MB of rows": "-", "MB in all": "-"}
         rows.append(row)
         print(row, flush=True)
-    return rows
-
-
-def steps(size: int, types: list[str], rounds: int) -> list[dict[str, Any]]:
-    """A row for each large type: a step with it, by one without."""
-    model, rows = load_random_model(size), []
-    for name in types:
-        kind = gen.compile(model, gen.json_schema(LARGE[name]))
-        limit = (kind.least_tokens or 0) + 60
-        ratios, _, tokens = step_ratios(model, kind, ["Write:\n"] * 8, limit, rounds, warm=1)
-        row = {"vocabulary": size, "type": name, "engine": kind.engine, "tokens": tokens, "rounds": rounds}
-        rows.append(row | {"step with / without": round(statistics.median(ratios), 3)})
-        print(rows[-1], flush=True)
     return rows
 
 
@@ -199,47 +158,33 @@ def schemas(known: dict[int, Vocabulary], folder: Path, count: int, work: Path) 
     rows: list[dict[str, Any]] = []
     for size in known:
         for reading in ("open", "closed"):
-            counts = Counter(line[reading][str(size)][0] for line in lines)
+            counts = Counter(line[reading][str(size)] for line in lines)
             flat = counts[HERE] + counts[FULL] + counts[LARGE_AUTOMATON]
             row = {"vocabulary": size, "reading": reading, "schemas": len(lines)}
             row |= {kind: counts[kind] for kind in (HERE, FULL, LARGE_AUTOMATON, "refers to itself", "refused")}
-            row["counted"] = sum(line[reading][str(size)][1] for line in lines)
             rows.append(row | {"of those without recursion": f"{counts[HERE] / max(1, flat):.2%}"})
     return rows
 
 
-def _engines(schema: Any, known: dict[int, Vocabulary], closed: bool) -> dict[int, tuple[str, bool]]:
-    """For each vocabulary what becomes of a schema, and whether its rows were counted."""
+def _engines(schema: Any, known: dict[int, Vocabulary], closed: bool) -> dict[int, str]:
+    """For each vocabulary what becomes of a schema."""
     try:
         table = schema_table(schema, closed=closed, whitespace="compact")
     except (Empty, Unsupported):
-        return dict.fromkeys(known, ("refused", False))
+        return dict.fromkeys(known, "refused")
     except TooLarge as error:
-        said = "refers to itself" if "refers to itself" in str(error) else LARGE_AUTOMATON
-        return dict.fromkeys(known, (said, False))
-    out: dict[int, tuple[str, bool]] = {}
-    fewer = 0  # rows with a smaller vocabulary; 0 if that is not known
-    for size, vocabulary in known.items():
-        most = MOST_BYTES // -(-size // 8)
-        if 0 < fewer <= most // 3:
-            out[size] = HERE, False
-            continue
-        automaton = TokenAutomaton(table, vocabulary)
-        groups = len(automaton.found.examples) - 1
-        counted = 3 * groups > MOST_BYTES // (GEMMA // 8)
-        fewer = _distinct(automaton, groups, most) if counted else 3 * groups
-        out[size] = HERE if fewer else FULL, counted
-    return out
+        return dict.fromkeys(known, "refers to itself" if "refers to itself" in str(error) else LARGE_AUTOMATON)
+    return {size: HERE if _placed(table, vocabulary) else FULL for size, vocabulary in known.items()}
 
 
-def _distinct(automaton: TokenAutomaton, groups: int, most: int) -> int:
-    """How many distinct rows an automaton has; 0 if they are more than `most`."""
-    found = set[bytes]()
-    for group in range(1, groups + 1):
-        found |= {row.tobytes() for row in automaton.rows(group)[0]}
-        if len(found) > most:
-            return 0
-    return len(found)
+def _placed(table: Table, vocabulary: Vocabulary) -> bool:
+    """Whether a device takes an automaton: its distinct rows have at most 64 MB."""
+    try:
+        with virtual_gpus(1):
+            TokenAutomaton(table, vocabulary).place(torch.device("cuda:0"))
+    except TooLarge:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -82,8 +82,3 @@ def test_a_report_has_a_record_a_line(tmp_path: Path) -> None:
         ' "none": []',
         "}",
     ]
-
-
-def test_a_list_of_records_has_one_a_line_too(tmp_path: Path) -> None:
-    write_json(tmp_path / "rows.json", [{"a": 1}, {"a": {"b": 2}}])
-    assert (tmp_path / "rows.json").read_text().splitlines() == ["[", ' {"a": 1},', " {", '  "a": {"b": 2}', " }", "]"]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from transformers.utils.chat_parsing import parse_response
 
 import gen
-from benchmarks.constraints.tools import SMALL, tools
+from benchmarks.constraints.generation import SMALL, tools
 from gen.constraints.composing.trees import Calls
 from gen.samplers import multinomial
 from gen.tokens.tokenizers import Tokenizer
@@ -363,7 +363,7 @@ def test_tool_calls_are_no_part_of_a_text() -> None:
 
 
 def test_thirty_tools_are_one_automaton() -> None:
-    """Each tool takes a string, a whole number, options and an object; benchmarks/constraints/tools.py has times."""
+    """A tool takes a string, a whole number, options and an object; benchmarks/constraints/generation.py has times."""
     kind = gen.compile(model_of("hermes"), gen.tool_calls(tools(SMALL, 30)))
     assert kind.engine == "device" and kind.states is not None and kind.states < 10_000
 
