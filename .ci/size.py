@@ -21,8 +21,8 @@ LIMITS: dict[tuple[str, str], tuple[float, float]] = {
     (GEN, "files"): (317, 255),
     ("virtual GPUs", "lines"): (7_195, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (52_552, 41_000),
-    ("benchmarks", "lines"): (12_075, 10_000),
+    ("tests", "lines"): (52_553, 41_000),
+    ("benchmarks", "lines"): (12_030, 10_000),
     ("all of gen", "tokens per line of code"): (10.36, 10.2),
 }
 _COUNTED = {tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING}

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 import gen
+from benchmarks.cases import random_sampler
 from benchmarks.corpus.models import model
 from gen.completions import Completion
 from gen.loop.speculation.widths import WIDER, Widths
@@ -103,8 +104,8 @@ def compare_case(
     prompts = [" ".join(random.choices(BEGINNINGS, k=random.randint(1, most))) for _ in range(count)]
     if most > 1 and random.random() < 0.2:  # gives a row memory of its own
         prompts[random.randrange(count)] = " ".join(random.choices(BEGINNINGS, k=9))
-    penalised, samples = random.random() < 0.4, random.choice([1, 1, 1, 3])
-    samplers = [_sampler(random, penalised, samples) for _ in range(count)]
+    penalised, samples = random.choice([0.0, 0.0, 0.6]), random.choice([1, 1, 1, 3])
+    samplers = [random_sampler(random, samples, penalised=penalised) for _ in range(count)]
     if random.random() < 0.4:
         samplers = samplers[:1] * count
     types: list[Any] = [
@@ -171,21 +172,6 @@ def _draft(random: Random, plain: list[Outcome], number: int) -> Any:
         more = random.choices(token_ids or [1], k=random.randrange(4))
         return [*token_ids[:first], *more, *token_ids[first + random.randrange(4) :]]
     return random.choices(range(200), k=len(token_ids)) if kind == "wrong" else token_ids
-
-
-def _sampler(random: Random, penalised: bool, samples: int) -> Any:
-    penalties: dict[str, Any] = {
-        "repetition_penalty": random.choice([1, 1, 1.3]),
-        "presence_penalty": random.choice([0, 0, 0.5]),
-        "no_repeat_ngram_size": random.choice([0, 0, 0, 3]),
-        "min_new_tokens": random.choice([0, 0, 5]),
-    }
-    penalties = penalties if penalised else {}
-    if random.random() < 0.4:
-        return gen.samplers.greedy(**penalties)
-    cuts: dict[str, Any] = {"top_p": 0.9} if random.random() < 0.5 else {}
-    cuts |= {"top_k": 20} if random.random() < 0.3 else {}
-    return gen.samplers.multinomial(samples, temperature=random.choice([0.3, 0.7, 1.0]), **cuts, **penalties)
 
 
 def _run(model: Any, prompts: list[str], output_type: Any, settings: dict[str, Any], speculate: Any) -> list[Outcome]:

@@ -7,25 +7,25 @@ request gave must be the beginning of its text.
 """
 
 import random
-import warnings
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 import gen
+from benchmarks.cases import random_sampler
 from benchmarks.corpus import telling
-from gen.samplers import greedy, multinomial
-from tests.helpers import byte_tokenizer, tiny_model
+from benchmarks.corpus.models import model
 
-MODELS = ["demo", "llama", "gpt2", "gemma3", "mixtral", "bloom", "deepseek_v3", "qwen3_next", "bamba"]
+MODELS = ["demo", "llama", "gpt2", "gemma3_text", "mixtral", "bloom", "deepseek_v3", "qwen3_next", "bamba"]
 REQUESTS = 50  # an engine
 STARTS = ["Once upon a time", "One morning", "Describe Ada as JSON.\n", "a", "There was a fox who ", "{"]
 STOPS: list[Any] = [None, None, "\n", ["e", " the"], "e<s>", ["</s>"], "zq"]
+BIAS = {65: 2.0, 66: -torch.inf}
 LIST = 'start: "(" start ")" | "x"'
 TYPES: list[Callable[[], Any]] = [
     lambda: int,
@@ -56,51 +56,12 @@ def fails(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
     raise Planted("planted")
 
 
-class Refused:
-    """Stands in for the stream of a request that was refused at once."""
-
-    def __init__(self, error: gen.GenError) -> None:
-        self._error = error
-
-    def __next__(self) -> str:
-        raise self._error
-
-    completion = __next__
-
-    def cancel(self) -> None:
-        pass
-
-
-@cache
-def model_of(name: str) -> Any:
-    if name not in MODELS[1:]:
-        return gen.load(name, device="cpu")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return gen.from_transformers(tiny_model(name), byte_tokenizer())
-
-
 def random_request(rng: random.Random, number: int) -> Request:
     """One request's arguments; the demo model's and the tiny ones' context has room for them."""
     start = rng.choice(STARTS) * rng.choice([1, 1, 1, 2, 3])
-    penalties: dict[str, Any] = rng.choice(
-        [{}] * 4
-        + [
-            {"repetition_penalty": 1.3},
-            {"no_repeat_ngram_size": 2, "frequency_penalty": 0.5},
-            {"presence_penalty": 0.7, "min_new_tokens": 3},
-            {"bad_words": ["e", "th"], "logit_bias": {65: 2.0, 66: -torch.inf}},
-        ]
-    )
-    samplers: list[Callable[[], Any]] = [
-        lambda: greedy(**penalties),
-        lambda: multinomial(**penalties),
-        lambda: multinomial(temperature=0.7, top_k=20, **penalties),
-        lambda: multinomial(temperature=1.3, top_p=0.9, min_p=0.02, **penalties),
-    ]
     request: Request = {
         "prompt": start[:40],
-        "sampler": rng.choice(samplers)(),
+        "sampler": random_sampler(rng) if rng.random() < 0.9 else gen.samplers.greedy(logit_bias=BIAS),
         "max_new_tokens": rng.choice([0, 1, 2, 5, 9, 17, 30, 45]),
         "seed": number,
         "stop": rng.choice(STOPS),
@@ -155,10 +116,12 @@ def run(model: Any, rng: random.Random, first: int, count: int) -> Iterator[tupl
             try:
                 streams.append(engine.submit(**request))
             except gen.GenError as error:
-                streams.append(Refused(error))
+                streams.append(error)  # it was refused at once
             for _ in range(rng.choice([0, 0, 0, 1, 5])):
                 number = rng.randrange(len(streams))
                 action = rng.random()
+                if isinstance(streams[number], gen.GenError):
+                    continue
                 if action < 0.8:
                     _read(streams[number], pieces[number])
                 elif action < 0.9:
@@ -166,9 +129,11 @@ def run(model: Any, rng: random.Random, first: int, count: int) -> Iterator[tupl
                     left.add(number)
         found = []
         for number, stream in enumerate(streams):
-            if number not in left:
-                while _read(stream, pieces[number]):
-                    pass
+            if isinstance(stream, gen.GenError):
+                found.append(telling.told(stream))
+                continue
+            while number not in left and _read(stream, pieces[number]):
+                pass
             found.append(outcome(stream.completion))
     for number, (request, made) in enumerate(zip(requests, found, strict=True)):
         alone = outcome(partial(gen.generate, model, **request, details=True))
@@ -195,7 +160,7 @@ def _read(stream: Any, pieces: list[str]) -> bool:
 def check(name: str, number: int, count: int = REQUESTS) -> tuple[Counter[str], list[str]]:
     """How many requests of an engine ended, failed or left; and those that were wrong, with what was wrong."""
     counts, wrong = Counter(requests=count), list[str]()
-    for request, became, differing in run(model_of(name), random.Random(str(number)), number * count, count):
+    for request, became, differing in run(model(name), random.Random(str(number)), number * count, count):
         counts[f"{name}: {became}"] += 1
         if differing:
             wrong.append(f"{name}: {', '.join(differing)} of {request}")

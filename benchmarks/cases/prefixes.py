@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import gen
-from benchmarks.architectures.tiny_models import tiny_model, tokenizer
+from benchmarks.corpus.models import new_model
 from gen.calls.reading import read_call
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
@@ -35,7 +35,7 @@ def checker(given: Namespace) -> Callable[[int], tuple[Counter[str], list[str]]]
 
     def check(seed: int) -> tuple[Counter[str], list[str]]:
         architecture = ARCHITECTURES[seed // 2 % len(ARCHITECTURES)] if seed % 2 else "demo"
-        model = gen.from_transformers(tiny_model(architecture), tokenizer()) if seed % 2 else loaded
+        model = new_model(architecture) if seed % 2 else loaded
         vocabulary = 250 if seed % 2 else 1900
         case = random_case(seed, vocabulary)
         found = [one for own in run_case(model, case) for one in own]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 import gen
+from benchmarks.cases import random_sampler
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.runner import run_all
@@ -49,18 +50,6 @@ def random_receipts(model: Any, random: Random, count: int) -> list[gen.Receipt]
     return [one.receipt for one in found if isinstance(one, gen.Completion) and one.token_ids]
 
 
-def random_sampler(random: Random) -> Any:
-    if random.random() < 0.2:
-        return gen.samplers.greedy(repetition_penalty=random.choice([1.0, 1.2]))
-    given: dict[str, Any] = {"temperature": random.uniform(0.5, 1.3)}
-    choices = {"top_k": random.randint(2, 60), "top_p": random.uniform(0.5, 0.99), "min_p": random.uniform(0.01, 0.2)}
-    others = {"repetition_penalty": 1.2, "frequency_penalty": 0.4, "no_repeat_ngram_size": 3, "min_new_tokens": 8}
-    for name, value in {**choices, **others}.items():
-        if random.random() < 0.3:
-            given[name] = value
-    return gen.samplers.multinomial(**given)
-
-
 def changed(receipt: gen.Receipt, random: Random, what: str) -> gen.Receipt:
     """The receipt with another token or setting."""
     if what == "token":
@@ -82,8 +71,9 @@ def changed(receipt: gen.Receipt, random: Random, what: str) -> gen.Receipt:
         sampler["repetition_penalty"] = sampler.get("repetition_penalty", 1.0) + 0.05
     else:
         name = random.choice(["temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty"])
-        default = {"top_k": 40, "top_p": 0.95, "min_p": 0.05, "presence_penalty": 0.2, "frequency_penalty": 0.2}
-        value: Any = sampler.get(name, default.get(name))
+        default = {"temperature": 1.0, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+        default |= {"presence_penalty": 0.2, "frequency_penalty": 0.2}
+        value: Any = sampler.get(name, default[name])
         sampler[name] = value + 1 if name == "top_k" else value * random.choice([0.97, 0.999, 1.01])
     return replace(receipt, sampler=sampler, settings=settings)
 

@@ -22,6 +22,7 @@ from benchmarks.architectures.tiny_models import Group, model_types, tiny_model
 from benchmarks.cases import engines
 from benchmarks.constraints import coverage, generation, suite
 from benchmarks.constraints.schema_order import SchemaOrder
+from benchmarks.corpus.models import model as loaded
 from benchmarks.random_model import random_model
 from gen.offline.executors.processes import WorkerProcess
 from tests.helpers import needs_kernels_that_agree
@@ -292,7 +293,7 @@ def _hang(architecture: str, group: Group) -> sweep.Verdict:
     raise AssertionError("it waits for ever")
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
 def test_random_requests_through_an_engine_are_what_each_is_alone(name: str) -> None:
     counts, wrong = engines.check(name, 0, count=25)
     assert wrong == []
@@ -300,7 +301,7 @@ def test_random_requests_through_an_engine_are_what_each_is_alone(name: str) -> 
 
 
 def test_a_request_that_is_not_what_it_is_alone_is_told() -> None:
-    model = engines.model_of("llama")
+    model = loaded("llama")
     made, other = (
         engines.outcome(partial(gen.generate, model, "a", seed=seed, max_new_tokens=5, top_logprobs=2, details=True))
         for seed in (1, 2)
