@@ -2,13 +2,10 @@
 
     python -m benchmarks.batch_kills --runs 100
 
-Each run is one job of `gen batch run` on two processes. Two workers and the driver are killed, at random moments within
-the time that an undisturbed job takes; then the driver is started again. In the end every row is there once, and all
-parts are byte for byte those of one undisturbed process.
-
-Most of a process's time goes into importing torch. So the processes are forks of this one, which has imported it; their
-code, pipes and deaths are the same as with the command. With `--start command` they are started as the command does it.
-With `--executor ray` the workers are actors of a cluster of two nodes with a CPU each.
+Each run is one job of `gen batch run` on two processes. Two workers and the driver are killed, at random moments
+between the first part and the end of an undisturbed job; then the driver is started again. In the end every row is
+there once, and all parts are byte for byte those of one undisturbed process. With `--executor ray` the workers are
+actors of a cluster of two nodes with a CPU each.
 """
 
 import json
@@ -18,56 +15,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import IO, Any
 
 from benchmarks.measuring import publish, read_arguments
-from tests.helpers import forked
 
 ROWS, ROWS_AT_ONCE, ROWS_A_SHARD = 48, 2, 4
 KILLS = ("worker", "worker", "driver")  # in each run
 _WORKER = {"local": b"", "ray": b"ray::Actor"}  # what a worker's command begins with
-
-
-class Forked:
-    """A process that runs a function, with the part of `subprocess.Popen` that drivers and workers need.
-
-    Args:
-        pipes: whether the parent writes its stdin and reads its stdout.
-    """
-
-    def __init__(self, run: Callable[[], object], *, pipes: bool = False) -> None:
-        self.returncode: int | None = None
-        theirs = [os.open(os.devnull, os.O_RDWR)] * 2
-        self.stdin: IO[str] | None = None
-        self.stdout: IO[str] | None = None
-        if pipes:
-            (asked, to), (back, answers) = os.pipe(), os.pipe()
-            theirs, self.stdin, self.stdout = [asked, answers], open(to, "w"), open(back)  # noqa: SIM115
-        self._fork = forked.Forked(run, prepare=lambda: os.closerange(3, 1024), stdin=theirs[0], stdout=theirs[1])
-        self.pid = self._fork.pid
-        for descriptor in set(theirs):
-            os.close(descriptor)
-
-    def poll(self) -> int | None:
-        if self.returncode is None and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            self.wait()
-        return self.returncode
-
-    def wait(self) -> int:
-        if self.returncode is None:
-            self.returncode, _, _ = self._fork.end()
-        return self.returncode
-
-    def kill(self) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass
@@ -75,31 +33,36 @@ class Kills:
     """Starts jobs in a folder, and kills their workers and drivers.
 
     Attributes:
-        engine: the jobs' engine.
-        options: the command line options that name the engine.
-        forks: whether processes are forks of this one.
+        executor: the jobs' executor.
+        options: the command line options that name the executor.
         killed: how many of each kind were killed.
     """
 
     folder: Path
-    engine: str
+    executor: str
     options: Sequence[str]
-    forks: bool
     draw: random.Random
     killed: Counter[str] = field(default_factory=Counter)
 
-    def begin(self, out: str, options: Sequence[str]) -> Any:
+    def begin(self, out: str, options: Sequence[str]) -> "subprocess.Popen[bytes]":
         """Start a driver."""
         settings = ["--batch-size", ROWS_AT_ONCE, "--part-rows", ROWS_A_SHARD, "--seed", 5]
-        words = ["batch", "run", "rows.jsonl", out, *map(str, settings), *options]
-        if self.forks:
-            return Forked(partial(_run_command, self.folder, words))
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        return subprocess.Popen([sys.executable, "-m", "gen", *words], cwd=self.folder, **quiet)  # type: ignore[call-overload]
+        command = [sys.executable, "-m", "gen", "batch", "run", "rows.jsonl", out, *map(str, settings), *options]
+        quiet = subprocess.DEVNULL
+        return subprocess.Popen(command, cwd=self.folder, stdout=quiet, stderr=quiet)
 
-    def disturb(self, out: str, seconds: float) -> None:
+    def time_one(self, out: str) -> tuple[float, float]:
+        """Seconds to the first part and to the end of a job that nothing disturbs."""
+        begin, driver = time.monotonic(), self.begin(out, self.options)
+        while driver.poll() is None and not parts(self.folder / out):
+            time.sleep(0.02)
+        first = time.monotonic() - begin
+        assert driver.wait() == 0
+        return first, time.monotonic() - begin
+
+    def disturb(self, out: str, first: float, last: float) -> None:
         """Run a job to its end, killing on the way."""
-        plan = sorted((self.draw.random() * seconds, kind) for kind in KILLS)
+        plan = sorted((self.draw.uniform(first, last), kind) for kind in KILLS)
         begin, driver = time.monotonic(), self.begin(out, self.options)
         for moment, kind in plan:
             time.sleep(max(0.0, begin + moment - time.monotonic()))
@@ -127,25 +90,9 @@ class Kills:
                 parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-            if command.startswith(_WORKER[self.engine]) and (parent == driver or self.engine == "ray"):
+            if command.startswith(_WORKER[self.executor]) and (parent == driver or self.executor == "ray"):
                 found.append(int(path.name))
         return found
-
-
-def _run_command(folder: Path, words: list[str]) -> None:
-    """Run the command with forks as its workers."""
-    from gen.cli import main
-    from gen.offline import worker
-    from gen.offline.executors import processes
-    from gen.offline.executors.processes import WorkerProcess
-
-    class ForkedWorker(WorkerProcess):
-        def __init__(self) -> None:
-            self._process: Any = Forked(worker.main, pipes=True)
-
-    vars(processes)["WorkerProcess"] = ForkedWorker
-    os.chdir(folder)
-    main(words)
 
 
 def parts(folder: Path) -> dict[str, bytes]:
@@ -153,17 +100,8 @@ def parts(folder: Path) -> dict[str, bytes]:
 
 
 def main() -> None:
-    given = read_arguments(
-        __doc__,
-        runs=100,
-        executor={"choices": [*_WORKER], "default": "local"},
-        start={"choices": ["fork", "command"], "default": "fork"},
-        seed=1,
-    )
+    given = read_arguments(__doc__, runs=100, executor={"choices": [*_WORKER], "default": "local"}, seed=1)
     os.environ["OMP_NUM_THREADS"] = "1"
-    forks = given.executor == "local" and given.start == "fork"
-    if forks:
-        _import_all()
     options = ["--devices", "cpu,cpu"]
     if given.executor == "ray":
         options = ["--executor", "ray", "--ray-address", _cluster()]
@@ -171,36 +109,17 @@ def main() -> None:
         folder = Path(name)
         rows = [{"prompt": f"Once upon a time {number}", "max_new_tokens": 4 + number} for number in range(ROWS)]
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        kills = Kills(folder, given.executor, options, forks, random.Random(given.seed))
+        kills = Kills(folder, given.executor, options, random.Random(given.seed))
         assert kills.begin("quiet", ["--devices", "cpu"]).wait() == 0
         expected = parts(folder / "quiet")
-        begin = time.monotonic()
-        assert kills.begin("timed", options).wait() == 0
-        seconds = time.monotonic() - begin
+        seconds = kills.time_one("timed")
         for number in range(given.runs):
             out = folder / f"out{number}"
-            kills.disturb(out.name, seconds)
+            kills.disturb(out.name, *seconds)
             assert parts(out) == expected, f"run {number} has other parts"
             print(f"run {number + 1}: {len(expected)} parts are equal; so far {dict(kills.killed)} killed", flush=True)
     equal = {"runs": given.runs, "runs with equal parts": given.runs, "parts of a run": len(expected)}
-    started = "fork" if forks else "command"
-    publish(given, executor=given.executor, start=started, **equal, killed=dict(kills.killed))
-
-
-def _import_all() -> None:
-    """What a worker imports, so that its forks need not.
-
-    The lock of progress bars becomes each process's own. tqdm's is shared by forks: a driver that was killed while it
-    held the lock would stop all drivers after it.
-    """
-    import transformers
-    from tqdm import tqdm
-
-    import gen.offline.worker
-
-    tqdm.set_lock(threading.RLock())
-    gen.load("demo", device="cpu")
-    assert transformers and gen.offline.worker
+    publish(given, executor=given.executor, **equal, killed=dict(kills.killed))
 
 
 def _cluster() -> str:
