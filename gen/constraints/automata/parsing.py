@@ -21,7 +21,7 @@ def parsed(pattern: str, flags: int = 0) -> Any:
     if len(pattern) > _LONGEST:
         raise TooLarge(f"a regex of {len(pattern)} characters")
     try:
-        return parser.parse(_python_syntax(pattern), flags)
+        return parser.parse(_python_syntax(pattern, flags), flags)
     except (re.error, OverflowError, ValueError) as error:
         raise Unsupported(f"the regex {pattern[:80]!r}: {error}") from None
     except RecursionError:
@@ -59,37 +59,57 @@ def read_otherwise(pattern: str) -> str | None:
     return None
 
 
-def _python_syntax(pattern: str) -> str:
+def _python_syntax(pattern: str, flags: int) -> str:
     """Write ECMA 262's named groups and \\p{...} as Python does; in brackets, escape what Python warns about."""
-    pieces = re.findall(r"\\[pP]\{[^}]*\}|\\.|\(\?<(?=[A-Za-z_])|.", pattern, re.DOTALL)
     out: list[str] = []
     at = 0
+    verbose = [bool(flags & re.VERBOSE)]  # whether "#" begins a comment, in each group that is open
+    while found := _PIECES[verbose[-1]].search(pattern, at):
+        piece = found[0]
+        out.append(pattern[at : found.start()])
+        at = found.end()
+        if piece[:3] in (r"\p{", r"\P{"):
+            piece = f"[{_characters(piece, False)}]"
+        elif found["end"]:
+            piece = _brackets(piece)
+        elif piece[0] == "(" and piece[:3] != "(?#":
+            on, _, off = piece.partition("-")
+            verbose.append(("x" in on or verbose[-1]) and "x" not in off)
+            if piece[-1] == ")":  # holds for the rest of the pattern
+                verbose[-2:] = verbose[-1:]
+        elif piece == ")" and len(verbose) > 1:
+            verbose.pop()
+        out.append("(?P<" if piece == "(?<" else piece)
+    return "".join([*out, pattern[at:]])
+
+
+_PIECES = [
+    re.compile(
+        rf"(?s)\\[pP]\{{[^}}]{{,60}}\}}|\\.|\[\^?\]?(?:\\.|[^\]\\])*(?P<end>\]?)|{comment}\(\?\#(?:\\.|[^)\\])*|"
+        r"\(\?<(?=[A-Za-z_])|\(\?[a-zA-Z-]*[:)]|[()]"
+    )
+    for comment in ("", r"\#(?:\\.|[^\n\\])*|")
+]
+"""What is read as one in a pattern, without "#" as the begin of a comment and with it."""
+
+
+def _brackets(piece: str) -> str:
+    """What stands from a "[" to its "]", as Python writes it."""
+    negated = piece[1] == "^"
+    pieces = re.findall(r"(?s)\\[pP]\{[^}]*\}|\\.|.", piece[1 + negated : -1])
+    out = [piece[: 1 + negated]]
+    at = 0
     while at < len(pieces):
-        named = pieces[at][:3] in (r"\p{", r"\P{")
-        out.append(f"[{_characters(pieces[at], False)}]" if named else pieces[at].replace("(?<", "(?P<"))
-        at += 1
-        if out[-1] == "[":
-            at = _brackets(pieces, at, out)
-    return "".join(out)
-
-
-def _brackets(pieces: list[str], at: int, out: list[str]) -> int:
-    """Copy what stands between a "[" and its "]"; returns the place of the "]"."""
-    negated = pieces[at : at + 1] == ["^"]
-    begin = at + negated
-    out += pieces[at:begin]
-    at = begin
-    while at < len(pieces) and (pieces[at] != "]" or at == begin):
         if pieces[at][:3] in (r"\p{", r"\P{"):
             out.append(_characters(pieces[at], negated))
             at += 1
             continue
         out.append(_escaped(pieces[at]))
         at += 1
-        if pieces[at : at + 1] == ["-"] and pieces[at + 1 : at + 2] not in ([], ["]"]):
+        if pieces[at : at + 1] == ["-"] and at + 1 < len(pieces):
             out += ["-", _escaped(pieces[at + 1])]
             at += 2
-    return at
+    return "".join([*out, "]"])
 
 
 def _characters(piece: str, negated: bool) -> str:

@@ -3,11 +3,13 @@
 import random
 import re
 import unicodedata
+from re import _parser as parser  # type: ignore[attr-defined]
 
 import pytest
 
 from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import Budget, Empty, TooLarge, Unsupported
+from gen.constraints.automata.parsing import parsed
 from gen.constraints.automata.regexes import choice_table, matched, regex_table
 from gen.constraints.automata.spelling import raw_table
 from gen.constraints.automata.texts import holds
@@ -190,6 +192,45 @@ def test_what_looks_like_a_named_group_of_ecma_is_none() -> None:
         for text in ("<b>", "(<b>", "P<b>", "(?<b", "P", "\\a", "(<c", "a<c", "aP<c"):
             assert accepts(table_of(pattern), text) == bool(re.fullmatch(pattern, text)), (pattern, text)
     assert accepts(table_of("(?<name>a)(?<_b>b)"), "ab")
+
+
+def test_brackets_in_comments_are_none() -> None:
+    """Random pieces of patterns have the parse trees that re itself makes."""
+    chance = random.Random(11)
+    pieces = [
+        "a",
+        "[",
+        "]",
+        "^",
+        "(",
+        "(?:",
+        ")",
+        "(?x:",
+        "(?-x:",
+        "#",
+        " ",
+        "\n",
+        "\\",
+        "(?#",
+        "-",
+        "&&",
+        "\\]",
+        "\\#",
+    ]
+    read = 0
+    for _ in range(20_000):
+        pattern = "".join([chance.choice(["", "(?x)"]), *chance.choices(pieces, k=chance.randint(1, 8))])
+        trees = list[str | None]()
+        for parse in (parser.parse, parsed):
+            try:
+                trees.append(repr(parse(pattern)))
+            except (re.error, Unsupported):
+                trees.append(None)
+        assert trees[0] == trees[1], pattern
+        read += trees[0] is not None
+    assert read > 4000
+    for pattern in ("(?x)a # [of a\n[b]", "(?#[)a[b]", "(?x: a # [\n [b] )", r"(?x)a # \p{unknown}" "\nb"):
+        assert accepts(table_of(pattern), "ab") and not accepts(table_of(pattern), "a[b]"), pattern
 
 
 def test_a_regex_without_texts_is_empty() -> None:
