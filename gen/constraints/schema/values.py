@@ -122,12 +122,14 @@ class Disjoint:
     """Proves that no value written for one part meets another part.
 
     Objects written for the first part may be closed, but the second part is read as the specification reads it: open,
-    and with formats that check nothing. Without a proof, the answer is no.
+    and with formats that check nothing. So is what is in the first part's properties and items, since further schemas
+    may list more there. Without a proof, the answer is no.
     """
 
     def __init__(self, checker: Checker, closed: bool) -> None:
         self._checker = checker
         self._closed = closed
+        self._open: Disjoint = Disjoint(checker, False) if closed else self
         self._parts_of = checker.parts_of
         self._patterns = checker.patterns
 
@@ -147,7 +149,7 @@ class Disjoint:
             for name in other.required
             if self._property(written, name, self._closed) is None and self._property(written, name, False) is not None
         )
-        return names if names and not Disjoint(self._checker, False)(written, other) else frozenset()
+        return names if names and not self._open(written, other) else frozenset()
 
     def _property(self, part: Part, name: str, closed: bool) -> tuple[object, ...] | None:
         return property_schemas(part, name, self._patterns, "oneOf", closed=closed)
@@ -206,7 +208,7 @@ class Disjoint:
         if depth <= 0:
             return False
         ours, others = self._parts_of(mine, "oneOf"), self._parts_of(theirs, "oneOf")
-        return all(self(one, other, depth - 1) for one in ours for other in others)
+        return all(self._open(one, other, depth - 1) for one in ours for other in others)
 
 
 def _lengths_apart(low: int, high: int | None, low2: int, high2: int | None) -> bool:

@@ -200,6 +200,27 @@ def test_alternatives_of_one_of_stay_apart_where_other_schemas_list_their_proper
             assert accepts(schema, value) == Draft202012Validator(schema).is_valid(value), (schema, value)
 
 
+def test_alternatives_of_one_of_stay_apart_where_other_schemas_list_what_is_in_their_properties() -> None:
+    """The first alternative is closed within "x", or within its items, but not beside a schema that lists "q" there."""
+    lists_p = {"type": "object", "properties": {"p": {"type": "integer"}}}
+    for begin, wrap in (("", dict), ("[", lambda one: {"type": "array", "minItems": 1, "items": one})):
+        mine, theirs, names = (
+            {"type": "object", "properties": {"x": wrap(one)}, "required": ["x"]}
+            for one in (lists_p, {"type": "object", "required": ["q"]}, {"properties": {"q": {"type": "null"}}})
+        )
+        one_of = {"oneOf": [mine, theirs]}
+        for schema in (
+            {"allOf": [one_of, names]},
+            {"allOf": [{"$ref": "#/$defs/x"}, names], "$defs": {"x": one_of}},
+            {"anyOf": [one_of], **names},
+        ):
+            for one in ({"p": 1}, {"q": None}, {"p": 1, "q": None}, {}):
+                value = {"x": [one] if begin else one}
+                if accepts(schema, value):
+                    Draft202012Validator(schema).validate(value)
+            assert accepts(schema, {"x": [{"p": 1}] if begin else {"p": 1}})
+
+
 def test_not_if_and_dependencies_are_held() -> None:
     assert not accepts({"type": "string", "not": {"enum": ["no", 5]}}, "no")
     assert accepts({"type": "string", "not": {"enum": ["no", 5]}}, "non")
