@@ -85,7 +85,9 @@ def accepts(grammar: str, text: str) -> bool:
     return Grammar(grammar, VOCABULARY).accepts(text.encode())
 
 
-@pytest.mark.parametrize("pattern", [*PATTERNS, "(?=a)[ab]+", "(?!ab)..", r"(?=.*\d$)\w+", r"(?m)\Aab?"])
+@pytest.mark.parametrize(
+    "pattern", [*PATTERNS, "(?=a)[ab]+", "(?!ab)..", r"(?=.*\d$)\w+", r"(?m)\Aab?", r"(?a)(?u:\W)"]
+)
 def test_a_pattern_means_what_it_means_to_the_automaton(pattern: str) -> None:
     grammar, table = Grammar(regex_grammar(pattern), VOCABULARY), regex_table(pattern)
     for text in TEXTS:

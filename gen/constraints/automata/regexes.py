@@ -217,8 +217,7 @@ class _Reader:
             return end
         if kind is op.SUBPATTERN:
             _, more, less, items = value
-            kept = flags & ~_CHARACTERS if more & _CHARACTERS else flags
-            return self._sequence(items, state, (kept | more) & ~less)
+            return self._sequence(items, state, within_group(flags, more, less))
         if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
             least, most, items = value
             return self._repeat(least, most, items, state, flags)
@@ -254,6 +253,12 @@ class _Reader:
             return anchors.at_end()
         certain = None if flags & re.ASCII and not self._ecma else self._certain
         return anchors.boundary(at is op.AT_NON_BOUNDARY, certain, flags, self._ecma)
+
+
+def within_group(flags: int, more: int, less: int) -> int:
+    """The flags that hold in a group, which has some more and some less."""
+    kept = flags & ~_CHARACTERS if more & _CHARACTERS else flags
+    return (kept | more) & ~less
 
 
 def is_begin(item: Any, flags: int) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gen.constraints.automata.characters import EVERY, NEWLINE, Ranges, complement, intersection
 from gen.constraints.automata.limits import Unsupported
 from gen.constraints.automata.parsing import parsed
-from gen.constraints.automata.regexes import characters_of, is_begin
+from gen.constraints.automata.regexes import characters_of, is_begin, within_group
 
 _ENDS = (op.AT_END, op.AT_END_STRING)
 _TEXT: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
@@ -161,7 +161,7 @@ class _Writer:
             return f"(?:{'|'.join(self.sequence(list(one), first, last, flags) for one in value[1])})"
         if kind is op.SUBPATTERN:
             _, more, less, items = value
-            return f"(?:{self.sequence(list(items), first, last, (flags | more) & ~less)})"
+            return f"(?:{self.sequence(list(items), first, last, within_group(flags, more, less))})"
         return self._around * first + self._plain(kind, value, flags) + self._around * last
 
     def _plain(self, kind: Any, value: Any, flags: int) -> str:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from gen.constraints.automata.arrays import Ints
+from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import TooLarge
 from gen.constraints.automata.rust_syntax import ONE_TERMINAL
 from gen.constraints.composing.joining import joined_table, word_pieces
@@ -63,7 +64,7 @@ class _Writer:
         """Items one after another; where the end of a lexeme cannot be told, the next item is taken apart."""
         items = self._merged(items)
         for place, (item, after) in enumerate(pairwise(items)):
-            if isinstance(item, _Lexeme) and self._goes_on(item) & self._begins(after):
+            if self._goes_on(item) & self._begins(after):
                 ways = self._ways(after)
                 if depth > _DEEPEST or not ways:
                     raise ConstraintError(
@@ -152,18 +153,31 @@ class _Writer:
         self.rules.append(f"{kind}{len(self.rules)}: {written}")
         return f"{kind}{len(self.rules) - 1}"
 
-    def _goes_on(self, lexeme: _Lexeme) -> frozenset[int]:
-        """The bytes that a lexeme may go on with where it may end."""
+    def _goes_on(self, item: _Lexeme | Tree) -> frozenset[int]:
+        """The bytes that an item may go on with where it may end: those of a lexeme, or of JSON that is a number."""
+        if isinstance(item, Either | Repeat):
+            branches = item.branches if isinstance(item, Either) else (item.part,)
+            return frozenset[int]().union(*(self._goes_on(self._items(one)[-1]) for one in branches if one != Word("")))
+        if isinstance(item, Plan) and item.schema is not None:
+            reader = self._readers[item.key]
+            return reader.in_numbers() if isinstance(reader, HostRecogniser) else _after_ends(reader.table)
+        return _after_ends(self._table(item)) if isinstance(item, _Lexeme) else frozenset()
+
+    def _table(self, lexeme: _Lexeme) -> Table | None:
+        """The table of a lexeme; None if it is too large."""
         leaves = {key: one.table for key, one in self._readers.items() if isinstance(one, TableRecogniser)}
         try:
-            table = joined_table(Sequence(lexeme.trees), leaves, {})
+            return joined_table(Sequence(lexeme.trees), leaves, {})
         except (KeyError, TooLarge):  # KeyError: a part is too large itself and has no table
-            return _EVERY
-        return _bytes_of(table.edges[table.final[table.edges[:, 0] + 1]])
+            return None
 
     def _begins(self, item: _Lexeme | Tree) -> frozenset[int]:
-        """The bytes that an item may begin with, a special token by none; all bytes where it may be empty."""
-        assert not isinstance(item, _Lexeme)  # lexemes side by side are one
+        """The bytes that an item may begin with, a special token by none; all bytes where it may be empty, but for a
+        lexeme, which may be the last item.
+        """
+        if isinstance(item, _Lexeme):
+            table = self._table(item)
+            return _EVERY if table is None else _bytes_of(table.edges[table.edges[:, 0] == 0])
         if isinstance(item, Sequence):
             parts = [part for part in item.parts if part != Word("")]
             return self._begins(parts[0]) if parts else _EVERY
@@ -180,6 +194,11 @@ class _Writer:
             return reader.first_bytes()
         table = reader.table
         return _EVERY if table.final[1] else _bytes_of(table.edges[table.edges[:, 0] == 0])
+
+
+def _after_ends(table: Table | None) -> frozenset[int]:
+    """The bytes that follow where a text may end; all bytes without a table."""
+    return _EVERY if table is None else _bytes_of(table.edges[table.final[table.edges[:, 0] + 1]])
 
 
 def _bytes_of(edges: Ints) -> frozenset[int]:

@@ -94,7 +94,16 @@ class HostRecogniser:
         start = self.start(0)
         return frozenset(range(256) if self.whole(start) else (byte for byte, _ in self.further(start)))
 
+    def in_numbers(self) -> frozenset[int]:
+        """The bytes that a JSON text may go on with where it is a number: digits, and what may follow its first one."""
+        every, found = range(256), frozenset[int]()
+        for digit in _DIGITS & self.first_bytes():
+            begun = self.after(self.start(0), digit)
+            found |= _DIGITS.union(one for one in every if begun and begun.matcher.validate_tokens([one]))
+        return found
 
+
+_DIGITS = frozenset(b"0123456789")
 Recogniser = TableRecogniser | HostRecogniser
 
 

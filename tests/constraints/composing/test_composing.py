@@ -13,6 +13,7 @@ from tests.helpers import EOS, byte_tokenizer, tiny_model
 
 SPECIALS = ["[TOOL_CALLS]", "<|python_tag|>", "<|channel|>"]
 NESTED = gen.json_schema({"type": "object", "properties": {"of": {"$ref": "#"}}})
+NUMBERS = gen.json_schema({"type": ["integer", "array"], "items": {"$ref": "#"}})
 
 
 @dataclass
@@ -106,6 +107,19 @@ def test_what_is_not_regular_goes_to_the_host_engine_with_all_around_it(model: A
         assert listed.grammar is not None and listed.grammar.accepts(text.encode()) is accepted
 
 
+def test_what_no_number_goes_on_with_may_follow_one_on_the_host_engine(model: Any) -> None:
+    """llguidance takes a number as far as it goes, so that a digit behind one could never be written."""
+    for kind, texts in (
+        (gen.sequence(NUMBERS, ".5"), ["7.5", "[7].5"]),
+        (gen.sequence(gen.repeat(gen.sequence(NUMBERS, ", ")), gen.regex("x?")), ["7, [7], x", "7, ", ""]),
+        (gen.sequence(NUMBERS, gen.either("", "e")), ["7e", "7", "[]"]),
+    ):
+        constraint = gen.compile(model, kind)
+        assert constraint.engine == "host" and constraint.grammar is not None
+        for text in texts:
+            assert constraint.accepts(text) and constraint.grammar.accepts(text.encode()), text
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -117,6 +131,9 @@ def test_what_is_not_regular_goes_to_the_host_engine_with_all_around_it(model: A
         (lambda: gen.sequence("x", gen.regex("(?!)")), "no text meets one of its parts"),
         (lambda: gen.sequence("a</s>b"), "names '</s>', which ends this model's texts"),
         (lambda: gen.sequence(gen.text(), NESTED), "cannot tell where one part ends"),
+        (lambda: gen.sequence(NUMBERS, "5"), "cannot tell where one part ends"),
+        (lambda: gen.sequence(int, gen.regex("[0-9]"), NESTED), "cannot tell where one part ends"),
+        (lambda: gen.sequence(gen.either(NUMBERS, "x"), gen.either("x", "1")), "cannot tell where one part ends"),
         (lambda: gen.sequence("x", 3), "3 is no output type"),
         (lambda: gen.sequence("x", ["a"]), "gen.choice takes options"),
         (lambda: gen.sequence(), "gen.sequence needs at least one"),
