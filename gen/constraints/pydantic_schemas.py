@@ -6,10 +6,12 @@ A schema with the mark `REFUSED` is none that gen can write; the mark's value sa
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from itertools import combinations
+from math import inf, isfinite, nextafter
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
@@ -33,10 +35,21 @@ _HOST_AND_PATH = (
 _LONGEST_URL = 1024  # more than those have
 
 _BOUNDS = ("gt", "ge", "lt", "le")
+_NUMBERS = {
+    "gt": "exclusiveMinimum",
+    "ge": "minimum",
+    "lt": "exclusiveMaximum",
+    "le": "maximum",
+    "multiple_of": "multipleOf",
+}
+_LENGTHS = {
+    "min_length": ("minLength", "minItems", "minProperties"),
+    "max_length": ("maxLength", "maxItems", "maxProperties"),
+}
 _READ_OTHERWISE = {
     r"^(?:[^\\]|\\.)*?\[(?:[^\]\\]|\\.)*(?:\[|&&|--|~~)": "whose brackets its engine reads as sets within sets",
     r"^(?:[^\\]|\\.)*?\\(?:[<>]|b\{)": "in which its engine reads \\< and \\b{ as ends of words",
-    r"^\(\?[a-z]*x.*\[": "in whose brackets its engine reads no spaces",
+    r"^(?:[^\\]|\\.)*?\(\?[a-z]*x[a-z-]*[:)].*\[": "in whose brackets its engine reads no spaces",
 }
 """What pydantic's engine reads otherwise than Python's re, in patterns that both read."""
 _ASCII = r"^[\x00-\x7f]*$"
@@ -55,10 +68,9 @@ def alone(what: str) -> dict[str, str]:
 def _options_in(schema: Any) -> list[Any]:
     """The values of a core schema that may be equal to a bool, or be one."""
     kind = schema["type"]
-    if kind in ("bool", "int", "float"):
+    if kind in ("bool", "int", "float", "decimal"):
         return [False, True] if kind == "bool" else [0, 1]
-    own = schema.get("members" if kind == "enum" else "expected", ())
-    return [*own, *(one for inner in _inner(schema) for one in _options_in(inner))]
+    return [*schema.get("members" if kind == "enum" else "expected", ())]
 
 
 def _unhashable(schema: Any) -> str:
@@ -68,18 +80,79 @@ def _unhashable(schema: Any) -> str:
         return "values of any type" if kind == "any" else f"{kind}s, which cannot be hashed"
     if kind in ("model", "dataclass"):
         return "" if getattr(schema["cls"], "__hash__", None) else f"{schema['cls'].__name__}, which cannot be hashed"
-    return next((what for one in _inner(schema) if (what := _unhashable(one))), "")
+    return ""
 
 
 def _inner(schema: Any) -> list[Any]:
     """The core schemas of what a value is made of, or of what it may be."""
-    inner = [schema[name] for name in ("schema", "items_schema") if isinstance(schema.get(name), dict)]
-    for name in ("items_schema", "choices"):
+    if schema["type"] in ("model", "dataclass"):
+        return []
+    names = ("schema", "items_schema", "json_schema", "lax_schema")
+    inner = [schema[name] for name in names if isinstance(schema.get(name), dict)]
+    for name in ("items_schema", "choices", "steps"):
         found = schema.get(name, ())
         if isinstance(found, dict):
             found = () if "type" in found else found.values()
         inner += found
     return [one[0] if isinstance(one, tuple) else one for one in inner]
+
+
+def _own_check(schema: Any) -> dict[str, Any]:
+    """What a function of pydantic's own asks of a value, where `Field` limits what it has no words for, such as unions
+    and values that a validator has read; {} for other functions."""
+    called = schema["function"]["function"]
+    own = isinstance(called, partial) and called.func.__module__ == "pydantic._internal._validators"
+    return called.keywords if own else {}
+
+
+def _under_functions(schema: Any) -> tuple[Any, bool]:
+    """The core schema under functions that read a value, and whether one of these is the user's."""
+    converted = False
+    while schema["type"] in ("function-before", "function-wrap", "function-after"):
+        converted |= not _own_check(schema)
+        schema = schema["schema"]
+    return schema, converted
+
+
+def _checked(schema: Any, made: Any) -> Any:
+    """The JSON schema of a value that a function looks at last."""
+    inner, converted = _under_functions(schema)
+    odd = inner["type"] in ("model", "dataclass", "bool") or made.get("format", "password") != "password"
+    for name, bound in _own_check(schema).items():
+        asked: dict[str, Any]
+        if name in _LENGTHS and not odd:
+            asked = dict.fromkeys(_LENGTHS[name], bound) | {"type": ["array", "object", "string"]}
+            if inner["type"] == "url" and name == "max_length":  # a slash may be added to it
+                asked = {"allOf": [{"maxLength": bound - 1}]}
+        elif name in _NUMBERS and not odd and _is_exact(bound):
+            asked = {"type": "number"} | ({_NUMBERS[name]: float(bound)} if isfinite(bound) else {})
+        else:
+            return {**made, **alone(f"{name} of what is not plainly of one type")}
+        made = _with_also(made, asked, converted)
+    return made
+
+
+def _is_exact(bound: Any) -> bool:
+    """Whether a bound is the number that its text is, as a float, too."""
+    if not isinstance(bound, int | float | Decimal):
+        return False
+    return not isfinite(bound) or Fraction(float(bound)) == Fraction(str(bound))
+
+
+def _with_also(made: Any, asked: Any, converted: bool) -> Any:
+    """A JSON schema with what else is asked; of values of any type, if a function of the user's reads them before."""
+    asked = {word: said for word, said in asked.items() if word != "type" or not (converted or "type" in made)}
+    return {**made, "allOf": [*made.get("allOf", ()), asked]} if made.keys() & asked.keys() else {**made, **asked}
+
+
+def _within(bound: Decimal | float, name: str) -> int | float:
+    """A bound as JSON has it, no further out where no float is the bound itself."""
+    exact, nearest = Fraction(str(bound)), float(bound)
+    if exact.denominator == 1:
+        return int(exact)
+    if name in ("lt", "le"):
+        return nextafter(nearest, -inf) if Fraction(repr(nearest)) > exact else nearest
+    return nextafter(nearest, inf) if Fraction(repr(nearest)) < exact else nearest
 
 
 def _options(schema: Any, made: Any) -> Any:
@@ -120,6 +193,7 @@ def _with(method: Callable[[Any], Any], add: Callable[[Any, Any], Any], schema: 
 class PydanticSchemas(GenerateJsonSchema):
     """Pydantic's JSON Schema, with marks where it says less than pydantic checks."""
 
+    _referred: dict[str, Any] = {}  # noqa: RUF012, replaced, never changed: core schemas by what refers to them
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012, as pydantic has it
 
     def build_schema_type_to_method(self) -> Any:
@@ -130,6 +204,7 @@ class PydanticSchemas(GenerateJsonSchema):
             _converted: ("function-before", "function-wrap"),
             self._of_hashable: ("set", "frozenset"),
             self._keyed: ("dict", "counter", "ordered-dict", "frozendict"),
+            _checked: ("function-after",),
             _with_others: ("model-fields",),
             self._named: ("model-field", "dataclass-field", "typed-dict-field"),
         }
@@ -141,6 +216,18 @@ class PydanticSchemas(GenerateJsonSchema):
     def field_is_present(self, field: Any) -> bool:
         """Whether a field is read at all: a dataclass sets some itself."""
         return bool(field.get("init", True)) and super().field_is_present(field)
+
+    def field_is_required(self, field: Any, total: bool) -> bool:
+        """Whether a field must be there: also if pydantic reads its default and refuses it."""
+        own = field["schema"]
+        read = own.get("validate_default") or getattr(self._config, "validate_default", False)
+        if own["type"] == "default" and "default" in own and read:
+            asked: Any = {"schema": {**own, "validate_default": True}, "definitions": [*self._referred.values()]}
+            try:
+                SchemaValidator({"type": "definitions", **asked}).get_default_value()
+            except ValueError:
+                return True
+        return super().field_is_required(field, total)
 
     def str_schema(self, schema: Any) -> Any:
         """A string. Its model's settings hold for it, too; where pydantic strips whitespace, none is at either end."""
@@ -158,6 +245,28 @@ class PydanticSchemas(GenerateJsonSchema):
         if schema.get("strip_whitespace") or getattr(self._config, "str_strip_whitespace", False):
             extra.append(_STRIPPED)
         return {**made, "allOf": [{"pattern": pattern} for pattern in extra]} if extra else made
+
+    def definitions_schema(self, schema: Any) -> Any:
+        """A type with those that it refers to."""
+        self._referred = self._referred | {one["ref"]: one for one in schema["definitions"]}
+        return super().definitions_schema(schema)
+
+    def chain_schema(self, schema: Any) -> Any:
+        """A value that is read in steps: what later ones ask of a string is asked of the text, even where a validator
+        stands between.
+        """
+        made = super().chain_schema(schema)
+        first, *later = schema["steps"]
+        for step in [_under_functions(one)[0] for one in later]:
+            if step["type"] == "str":
+                made = _with_also(made, self.generate_inner(step), _under_functions(first)[1])
+        return made
+
+    def update_with_validations(self, json_schema: Any, core_schema: Any, mapping: Any) -> None:
+        """Write the limits of a type, Decimals as the numbers for which pydantic takes them there."""
+        super().update_with_validations(json_schema, core_schema, mapping)
+        kind = int if core_schema["type"] == "int" else float
+        json_schema |= {word: kind(said) for word, said in json_schema.items() if isinstance(said, Decimal)}
 
     def float_schema(self, schema: Any) -> Any:
         """A number; multiples are limited to what a float holds exactly, or to where pydantic still takes the floats
@@ -213,12 +322,15 @@ class PydanticSchemas(GenerateJsonSchema):
         """A number; if its digits are limited, a string whose pattern counts them."""
         number, text = super().decimal_schema(schema)["anyOf"]
         digits, places = schema.get("max_digits"), schema.get("decimal_places")
-        if digits is None and places is None:
-            return number
         bounds = {name: schema[name] for name in _BOUNDS if schema.get(name) is not None}
-        text["pattern"] = decimals(digits, places, bounds)
-        multiple = schema.get("multiple_of") is not None
-        return {**text, **alone("a multiple with counted digits")} if multiple else text
+        multiple = schema.get("multiple_of")
+        if digits is not None or places is not None:
+            text["pattern"] = decimals(digits, places, bounds)
+            return {**text, **alone("a multiple with counted digits")} if multiple is not None else text
+        if multiple is None:
+            return number | {_NUMBERS[name]: _within(one, name) for name, one in bounds.items() if isfinite(one)}
+        exact = Fraction(str(float(multiple))) == Fraction(str(multiple))
+        return number if exact else {**number, **alone(f"a multiple of {multiple}")}
 
     def complex_schema(self, schema: Any) -> Any:
         """A text of a form of its own."""
@@ -237,8 +349,8 @@ class PydanticSchemas(GenerateJsonSchema):
     def tagged_union_schema(self, schema: Any) -> Any:
         """Alternatives that pydantic tells apart by a property, which must be there even if it has a default."""
         made = super().tagged_union_schema(schema)
-        if callable(schema["discriminator"]):
-            return made
+        if callable(schema["discriminator"]):  # it decides, also where a value is of several of them
+            return {"anyOf": made["oneOf"]}
         if "discriminator" not in made:  # an alias, whose alternatives are not all known yet
             return {**made, "anyOf": [{"required": path} for path in schema["discriminator"]]}
         name = made["discriminator"]["propertyName"]
@@ -250,13 +362,31 @@ class PydanticSchemas(GenerateJsonSchema):
         members = schema.get("items_schema", {"type": "any"})
         if members["type"] == "any":
             return {**made, "items": {"type": _SCALARS}}
-        if unhashable := _unhashable(members):
+        parts = [*self._made_of(members)]
+        if unhashable := next(filter(None, map(_unhashable, parts)), ""):
             return {**made, **alone(f"a set of {unhashable}")}
-        pairs = combinations(_options_in(members), 2)
+        pairs = combinations([option for part in parts for option in _options_in(part)], 2)
         alike = any(one == other and isinstance(one, bool) is not isinstance(other, bool) for one, other in pairs)
-        if schema.get("min_length", 0) > 1 and (alike or (members["type"] == "str" and self._converts(members))):
+        if schema.get("min_length", 0) > 1 and (alike or any(map(self._written_twice, parts))):
             return {**made, REFUSED: "at least two members that may be read as one, such as 1 and True"}
         return made
+
+    def _made_of(self, schema: Any) -> Iterator[Any]:
+        """A core schema, and those of what its values are made of, or of what they may be."""
+        todo, seen = [schema], set[str]()
+        while todo:
+            one = todo.pop()
+            if one["type"] != "definition-ref":
+                yield one
+                todo += _inner(one)
+            elif one["schema_ref"] not in seen:
+                seen.add(one["schema_ref"])
+                todo.append(self._referred[one["schema_ref"]])
+
+    def _written_twice(self, schema: Any) -> bool:
+        """Whether two strings, or a string and a number, may be read as one value."""
+        counted = any(schema.get(name) is not None for name in ("max_digits", "decimal_places"))
+        return counted or (schema["type"] == "str" and self._converts(schema))
 
     def _keyed(self, schema: Any, made: Any) -> Any:
         """The JSON schema of a dict, with a schema of its keys if they are not just strings."""
@@ -275,14 +405,25 @@ class PydanticSchemas(GenerateJsonSchema):
         return keys["type"] not in ("any", "int", "bool", "date", "literal", "enum")
 
     def _named_required_fields_schema(self, named_required_fields: Any) -> Any:
-        """The fields; objects have no further property from which pydantic would read one."""
+        """The fields. What two of them are read from is for both; objects have no further property from which pydantic
+        would read one.
+        """
         made = super()._named_required_fields_schema(named_required_fields)
-        read = {name for name, _, _ in named_required_fields} if self._by_name else set()
-        for _, _, field in named_required_fields:
-            alias = field.get("validation_alias", [])  # a name, a path, or a list of paths
-            firsts = [alias] if isinstance(alias, str) else [one[0] if isinstance(one, list) else one for one in alias]
-            read |= {one for one in firsts if isinstance(one, str)}
-        others = [{"required": [name]} for name in sorted(read - made["properties"].keys())]
+        by_alias = getattr(self._config, "validate_by_alias", None) is not False
+        readers: dict[str, list[Any]] = {}
+        deep = set[str]()  # names in whose values pydantic looks for other fields
+        for own, _, field in named_required_fields:
+            alias = field.get("validation_alias", own) if by_alias else own  # a name, a path, or a list of paths
+            paths = alias if isinstance(alias, list) and isinstance(alias[0], list) else [alias]
+            paths = [[one] if isinstance(one, str) else one for one in paths]
+            deep |= {path[0] for path in paths if len(path) > 1}
+            for name in {path[0] for path in [*paths, *([own],) * self._by_name]}:
+                readers.setdefault(name, []).append(field)
+        for name, fields in readers.items():
+            if name in made["properties"] and len(fields) > 1:
+                one = made["properties"][name] | {"allOf": [self.generate_inner(field) for field in fields]}
+                made["properties"][name] = one | alone(f"a part of {name!r} as another field") if name in deep else one
+        others = [{"required": [name]} for name in sorted(readers.keys() - made["properties"].keys())]
         return {**made, "not": {"anyOf": others}} if others else made
 
     @property

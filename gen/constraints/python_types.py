@@ -135,14 +135,15 @@ def _write_keys(output_type: Any, path: str, schema: dict[str, Any], root: dict[
     elif names.get("type") == "integer" and not bounds - _BOUNDS.keys():
         said = {"ge": -(10**_DIGITS)} | {_BOUNDS[word]: names[word] for word in bounds}
         schema["patternProperties"] = {pydantic_spelling.decimals(_DIGITS, 0, said): values}
-    elif "enum" in names or "const" in names:
+    elif bounds in ({"enum"}, {"const"}):
         schema["properties"] = dict.fromkeys(names.get("enum", [names.get("const")]), values)
-    elif {"type": "string"} in names.get("anyOf", ()):
+    elif {"type": "string"} in names.get("anyOf", ()) and bounds == {"anyOf"}:
         del schema["propertyNames"]
         return
     elif names and not is_text(names, root):
-        what = f"of type {names['type']}" if "type" in names else "of several types"
-        what += f" with {', '.join(sorted(bounds))}" if bounds and "type" in names else ""
+        what = "of several types"
+        if isinstance(names.get("type"), str):
+            what = f"of type {names['type']}" + (f" with {', '.join(sorted(bounds))}" if bounds else "")
         raise ConstraintError(
             f"{show(output_type)} at {path}: keys {what} are what "
             "pydantic alone can check; take keys of type int or str."

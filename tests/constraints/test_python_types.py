@@ -21,9 +21,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic
 import pytest
+from annotated_types import MultipleOf
 from pydantic import AliasChoices, AliasGenerator, AliasPath, BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.types import PaymentCardNumber
-from typing_extensions import TypedDict
+from typing_extensions import TypeAliasType, TypedDict
 
 import gen
 from gen.constraints.automata.limits import TooLarge, Unsupported
@@ -134,6 +135,77 @@ class OtherSquare(AliasedSquare):
 
 
 Shape = Annotated[Square | Circle, Field(discriminator="kind")]
+Flag = TypeAliasType("Flag", bool)  # types with a name of their own are referred to, where they come twice
+AnyCase = Annotated[str, pydantic.StringConstraints(to_lower=True, pattern="^[abAB]$")]
+
+
+class Flags(BaseModel):
+    one: Flag
+    more: Annotated[set[Flag | Literal[1]], Field(min_length=2)]
+
+
+class Lists(BaseModel):
+    one: "Some"
+    more: "set[Some]"
+
+
+Some = TypeAliasType("Some", list[int])
+
+
+def has_y(value: Any) -> str:
+    return "with y" if "y" in value else "x alone"
+
+
+class WithX(BaseModel):
+    x: int
+
+
+class WithY(BaseModel):
+    x: int
+    y: int = 0
+
+
+class Chosen(BaseModel):
+    one: Annotated[
+        Annotated[WithX, pydantic.Tag("x alone")] | Annotated[WithY, pydantic.Tag("with y")],
+        pydantic.Discriminator(has_y),
+    ]
+
+
+class OneNameTwice(BaseModel):
+    a: int = Field(default=1, alias="q")
+    b: Annotated[float, Field(lt=5)] = Field(default=2, validation_alias=AliasChoices("q", "r"))
+
+
+class OthersName(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+    a: int = Field(default=1, alias="b")
+    b: str = Field(default="x", alias="a")
+
+
+class OthersPart(BaseModel):
+    a: list[str] = Field(alias="q")
+    b: Annotated[int, Field(validation_alias=AliasChoices("r", AliasPath("q", 0)))] = 3
+
+
+class BadDefaults(BaseModel):
+    model_config = ConfigDict(validate_default=True)
+    a: int = "bad"  # type: ignore[assignment]
+    b: "list[Cat]" = Field(default_factory=list)
+    c: Shape | None = None
+
+
+@pydantic.dataclasses.dataclass
+class BadDefault:
+    a: int = Field(default="bad", validate_default=True)
+    b: int = "never looked at"  # type: ignore[assignment]
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+Same = pydantic.AfterValidator(same)
 Squares = Annotated[AliasedSquare | OtherSquare, Field(discriminator="side")]
 
 
@@ -182,6 +254,10 @@ STRINGS: list[Any] = [
     Annotated[datetime, Field(ge=NEW_YEAR, le=NEW_YEAR.replace(second=1, microsecond=500))],
     Annotated[str, pydantic.StringConstraints(strip_whitespace=True, min_length=1, max_length=3)],
     Annotated[str, Field(pattern="(?i)^k+$")],
+    Annotated[str, Same, Field(pattern="^a", max_length=3)],
+    Annotated[str, Same, pydantic.StringConstraints(strip_whitespace=True, min_length=2, max_length=3)],
+    Annotated[Literal["a", "b", "bc"], Field(pattern="^b", min_length=2)],
+    Annotated[pydantic.AnyHttpUrl, Field(min_length=15, max_length=20)],
 ]
 OTHERS: list[Any] = [
     int,
@@ -238,6 +314,25 @@ OTHERS: list[Any] = [
     Annotated[Squares | AliasedCircle, Field(discriminator="kind")],
     Annotated[set[Literal[1, True, "a"]], Field(min_length=1)],
     Annotated[set[bool], Field(min_length=2)],
+    Annotated[int | float, Field(gt=0, lt=1.5)],
+    Annotated[int, Same, Field(ge=3, le=40, multiple_of=4)],
+    Annotated[int | str, Field(gt=3)],
+    Annotated[list[int] | set[str], Field(min_length=1, max_length=2)],
+    Annotated[dict[str, int], Same, Field(max_length=1)],
+    Annotated[str | list[int], Field(max_length=2)],
+    Annotated[str | int, pydantic.StringConstraints(min_length=2)],
+    Annotated[Level, Field(ge=2)],
+    Annotated[int | float, Field(le=float("inf"))],
+    Annotated[Decimal, Field(ge=Decimal("0.12345678901234561"), le=Decimal("0.12345678901234567890123"))],
+    Annotated[Decimal, Field(ge=Decimal("-Infinity"), le=2**53 + 1)],
+    Annotated[float, Field(ge=0, le=Decimal("0.1"))],
+    Annotated[int, Field(ge=0, le=Decimal(3))],
+    Chosen,
+    OneNameTwice,
+    OthersName,
+    BadDefaults,
+    BadDefault,
+    dict[Annotated[Literal["a", "bc"], Field(max_length=1)], int],
 ]
 
 
@@ -377,6 +472,21 @@ def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
             Annotated[set[Annotated[str, pydantic.StringConstraints(to_upper=True)]], Field(min_length=2)],
             "at least two members that may be read as one",
         ),
+        (Flags, "#/properties/more: at least two members that may be read as one"),
+        (Lists, "#/properties/more: a set of lists, which cannot be hashed"),
+        (Annotated[set[AnyCase | None], Field(min_length=3)], "at least two members that may be read as one"),
+        (Annotated[set[Decimal | bool], Field(min_length=2)], "at least two members that may be read as one"),
+        (
+            Annotated[set[Annotated[Decimal, Field(max_digits=2)] | Literal["0"]], Field(min_length=2)],
+            "at least two members that may be read as one",
+        ),
+        (Annotated[Path, Field(max_length=3)], "max_length of what is not plainly of one type"),
+        (Annotated[pydantic.RootModel[int], Field(gt=3)], "gt of what is not plainly of one type"),
+        (Annotated[int | float, Field(le=Decimal("0.1"))], "le of what is not plainly of one type"),
+        (Annotated[date | datetime, Field(ge=date(2020, 1, 1))], "ge of what is not plainly of one type"),
+        (Annotated[Decimal, MultipleOf(Decimal("0.33333333333333333333"))], "a multiple of 0.3333"),
+        (OthersPart, "#/properties/q: a part of 'q' as another field"),
+        (Annotated[str, Field(pattern="^(?x:[a b])$")], "in whose brackets its engine reads no spaces"),
         (OnlyWithK, "#: a limit of the names of further properties"),
         (dict[Literal["a", 1], int], "#: pydantic reads no key of JSON as 1; take options that are strings"),
         (list[dict[Half, int]], "#/items: pydantic reads no key of JSON as"),
@@ -403,6 +513,7 @@ def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
         (pydantic.PostgresDsn, "a URL of the schemes postgres|a URL with several hosts|the format 'multi-host-uri'"),
         (dict[Annotated[float, Field(ge=0)], int], "#: keys of type number with minimum"),
         (dict[int | None, int], "#: keys of several types"),
+        (dict[Annotated[str | int, Field(max_length=2)], int], "#: keys of several types"),
         (dict[str, list[complex]], "#/additionalProperties/items: a complex number"),
         (type[int], "a class"),
         (5, r"5 is no output type: Unable to generate pydantic-core schema for 5\.$"),  # without pydantic's advice
