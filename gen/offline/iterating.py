@@ -69,7 +69,11 @@ def generate_iter(
     """
     shared = read_settings(generate_iter, settings)
     check_model(model)
-    if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
+    try:
+        numbered = None if isinstance(prompts, str | bytes | Mapping) else enumerate(prompts)
+    except TypeError:  # also a tensor of shape ()
+        numbered = None
+    if numbered is None:
         raise ArgumentError(f"prompts must be something that gives prompts, such as a list, got {show(prompts)}")
     for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
         check_flag(name, flag)
@@ -109,7 +113,7 @@ def generate_iter(
         cuda_graph=cuda_graph,
         speculate=read_speculate(speculate),
     )
-    return _results(model, read, enumerate(prompts), rows, options)
+    return _results(model, read, numbered, rows, options)
 
 
 def _results(

@@ -18,6 +18,7 @@ from tokenizers import models
 
 import gen
 from gen.errors import show
+from gen.integrations.transformers import SamplerProcessor
 from gen.samplers import Penalties, beam_search, greedy, multinomial
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
 from tests.models.exported.programs import exported
@@ -94,6 +95,21 @@ TOKENIZER, ENCODER_TOKENIZER, FAST_TOKENIZER = byte_tokenizer(), encoder_tokeniz
 ENCODER = gen.from_transformers_encoder(HF_ENCODER, ENCODER_TOKENIZER)
 
 
+def ask(
+    prompt: Any = "x",
+    output_type: Any = None,
+    details: Any = False,
+    cache_salt: Any = None,
+    priority: Any = 0,
+    receipts: Any = True,
+    retries: Any = 0,
+) -> Any:
+    """A call of an engine, with the arguments that `gen.stream` does not have."""
+    settings = {"cache_salt": cache_salt, "priority": priority, "receipts": receipts, "retries": retries}
+    with gen.Engine(Model("hello")) as engine:
+        return engine.generate(prompt, output_type, details=details, max_new_tokens=2, shorten=True, **settings)
+
+
 def places() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], str]]:
     """Every argument of every function, with values for the other arguments."""
     calls: list[tuple[Callable[..., Any], dict[str, Any]]] = [
@@ -101,6 +117,11 @@ def places() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], str]]:
         (gen.stream, {"model": MODEL, "prompt": "x", "max_new_tokens": 2}),
         (gen.compile, {"model": MODEL, "output_type": int}),
         (gen.classify, {"model": MODEL, "prompt": "x", "options": ["a", "b"]}),
+        (gen.generate_iter, {"model": MODEL, "prompts": ["x"], "max_new_tokens": 2}),
+        (gen.Engine, {"model": MODEL}),
+        (ask, {}),
+        (gen.Speculation, {}),
+        (SamplerProcessor, {"sampler": greedy()}),
         (gen.describe, {"output_type": int}),
         (gen.score, {"model": MODEL, "prompts": "x", "continuations": "a"}),
         (gen.tool_calls, {"tools": [len]}),
@@ -111,6 +132,8 @@ def places() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], str]]:
         (gen.choice, {"options": ["a"]}),
         (gen.json_schema, {"schema": {}}),
         (gen.grammar, {"lark": 'start: "a"'}),
+        (gen.text, {}),
+        (gen.repeat, {"part": int}),
         (gen.embed, {"model": ENCODER, "texts": ["a cat", "the moon"]}),
         (gen.from_transformers, {"model": HF_MODEL, "tokenizer": TOKENIZER}),
         (gen.from_transformers_encoder, {"model": HF_ENCODER, "tokenizer": ENCODER_TOKENIZER}),
@@ -137,6 +160,8 @@ def places() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], str]]:
             elif function in samplers and parameter.name in settings:
                 # each with one sampler: all hand them to Penalties, to which each is given below
                 names = [parameter.name] if samplers[settings.index(parameter.name) % 3] is function else []
+            elif function is gen.generate_iter and parameter.name in signature(gen.stream).parameters:
+                names = []  # given to gen.generate and gen.stream
             else:
                 names = [parameter.name]
             for name in names:
@@ -145,7 +170,9 @@ def places() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], str]]:
 
 def use(function: Callable[..., Any], result: Any) -> None:
     """Use the result, as far as that is quick."""
-    if function is gen.stream:
+    if function is gen.Engine:
+        result.close()
+    elif function in (gen.stream, gen.generate_iter):
         next(iter(result), None)
     elif function in (greedy, multinomial, beam_search) and result.samples < 10:  # more may take long
         gen.generate(MODEL, "x", sampler=result, max_new_tokens=2)
