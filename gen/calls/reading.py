@@ -105,9 +105,9 @@ def read_call(
     compiled = {key: _compiled(model, each, late) for key, each in distinct.items()}
     own_tokens = tokens_of_a_step_row(max_batch_tokens, step_rows)
     images = read_images(settings.images, count, local_files=settings.local_files, failed=failed)
-    check_flag("describe", settings.describe)
+    for name in ("chat", "describe"):
+        check_flag(name, getattr(settings, name))
     if settings.describe:
-        check_flag("chat", settings.chat)
         for number, each in enumerate(zip(prompts, images, types, strict=True)):
             with kept_in(failed, number):
                 prompts[number] = _described(settings, number, *each)
@@ -182,7 +182,6 @@ def _read_retries(
     retries = read_whole("retries", retries)
     if not retries:
         return 0
-    check_flag("chat", settings.chat)
     for number, one in enumerate(prompts):
         with kept_in(failed, number):
             if not as_messages(one, chat=settings.chat, images=0):

@@ -72,7 +72,6 @@ def read_requests(
     Raises:
         ArgumentError: an argument cannot be used; nothing has run yet.
     """
-    check_flag("chat", settings.chat)
     check_flag("shorten", settings.shorten)
     check_truncate(settings.truncate)
     check_flag("local_files", settings.local_files)
