@@ -11,7 +11,7 @@ from gen.embedding.encoder import Encoder
 from gen.embedding.sentence_folders import read_recipe
 from gen.errors import ModelError, show_path
 from gen.hints import LOADING, explains_unknown
-from gen.models.checkpoints import check_folder, find_source
+from gen.models.checkpoints import check_folder, find_asked
 from gen.models.checks import check_hf_model, check_hf_tokenizer, one_at_a_time, read_dtype
 from gen.runtime.isolation import isolated
 
@@ -54,7 +54,7 @@ def load_encoder(
     check_flag("trust_remote_code", trust_remote_code)
     target = resolve_device(device)
     weights_dtype = read_dtype(dtype)
-    source = find_source(path_or_hub_id, revision)
+    source = find_asked(path_or_hub_id, revision)
     recipe = read_recipe(source)
     if source.folder:
         check_folder(source.folder / recipe.subfolder)

@@ -108,6 +108,21 @@ def find_source(path_or_hub_id: str | Path, revision: str | None = None) -> Sour
     raise ModelError(f"no directory {show_path(path)}; give one, a Hub id as 'organisation/name', or 'demo'.")
 
 
+def find_asked(path_or_hub_id: str | Path, revision: str | None) -> Source:
+    """The source that a user asks for.
+
+    Raises:
+        ArgumentError, ModelError: as `find_source`; or a revision of a directory is asked for.
+    """
+    source = find_source(path_or_hub_id, revision)
+    if revision is not None and source.folder:
+        raise ArgumentError(
+            f"revision is for models on the Hub, and {show_path(source.name)} is a directory, whose files are read as "
+            "they are; leave revision out."
+        )
+    return source
+
+
 def load_tokenizer(path_or_hub_id: str | Path) -> "PreTrainedTokenizerBase":
     """The tokenizer of a model in Hugging Face format.
 

@@ -10,7 +10,7 @@ from gen.arguments import check_flag
 from gen.devices import resolve_device
 from gen.errors import ArgumentError, ModelError, show, show_path
 from gen.hints import LOADING, explains_unknown
-from gen.models.checkpoints import DEMO, check_folder, find_source, is_exl3, means_file
+from gen.models.checkpoints import DEMO, check_folder, find_asked, is_exl3, means_file
 from gen.models.checks import check_hf_model, check_hf_tokenizer, one_at_a_time, read_dtype
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.packed_linear import is_on_cpu, suit_cpu_
@@ -104,7 +104,7 @@ def load(
         _keep_logits_(gguf_model)
         _suit_(gguf_model, pack, dtype)
         return _take(gguf_model, gguf_tokenizer, context_length, probe, own=True)
-    source = find_source(path_or_hub_id, revision)
+    source = find_asked(path_or_hub_id, revision)
     if dtype is None and source.name == str(DEMO):
         weights_dtype = torch.float32
     adapter = find_adapter(source)

@@ -356,6 +356,12 @@ def test_arguments_of_other_loaders_are_refused_with_what_to_write(load: Any, ar
     assert isinstance(caught.value, TypeError)
 
 
+def test_a_revision_of_a_directory_is_refused(tmp_path: Path) -> None:
+    for load, path in ((gen.load, tmp_path), (gen.load_encoder, tmp_path), (gen.load, "demo")):
+        with pytest.raises(gen.ArgumentError, match=r"revision is for models on the Hub, and '.*' is a directory"):
+            load(path, revision="v2")
+
+
 def test_what_is_no_quantization_config_is_refused_before_anything_is_loaded() -> None:
     with pytest.raises(gen.ArgumentError, match=r"BitsAndBytesConfig\(load_in_8bit=True\) or .*, got 'int8'"):
         gen.load("demo", quantization_config="int8")
