@@ -20,17 +20,19 @@ def innermost(model: Any) -> "PreTrainedModel":
         if "_orig_mod" in getattr(model, "_modules", {}):  # torch.compile
             inner = model._orig_mod
         elif hasattr(type(model), "get_base_model"):  # PEFT
-            _refuse_adapters(model)
+            _refuse_adapter(model, getattr(model, "active_peft_config", None))
             inner = model.get_base_model()
         if inner is model:
+            if getattr(model, "_hf_peft_config_loaded", False):  # transformers' own add_adapter
+                for name in model.active_adapters():
+                    _refuse_adapter(model, model.peft_config[name])
             return model
         model = inner
 
 
-def _refuse_adapters(model: Any) -> None:
-    """Refuse adapters whose effect depends on more than a token and those before it."""
+def _refuse_adapter(model: Any, config: Any) -> None:
+    """Refuse an adapter whose effect depends on more than a token and those before it."""
     name = type(model).__name__
-    config: Any = getattr(model, "active_peft_config", None)
     peft_type: Any = getattr(config, "peft_type", "")
     kind = str(getattr(peft_type, "value", peft_type)).lower().replace("_", " ")
     if kind == "lily":

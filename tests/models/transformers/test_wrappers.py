@@ -118,6 +118,30 @@ def test_an_activated_lora_is_refused_since_steps_have_no_invocation_tokens() ->
     assert gen.generate(model, "a", max_new_tokens=4, seed=1) == before
 
 
+@pytest.mark.filterwarnings("ignore:Already found a `peft_config` attribute")
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (
+            LoraConfig(target_modules=["q_proj"], alora_invocation_tokens=[40], task_type="CAUSAL_LM"),
+            "an activated LoRA",
+        ),
+        (LilyConfig(r=4, target_modules=["q_proj"]), "a Lily adapter"),
+    ],
+)
+def test_they_are_refused_too_where_transformers_has_put_them_in(config: Any, reason: str) -> None:
+    hf_model: Any = tiny_model()
+    hf_model.add_adapter(LoraConfig(target_modules=["v_proj"]), "usual")
+    model = gen.from_transformers(hf_model.eval(), byte_tokenizer())
+    before = gen.generate(model, "a", max_new_tokens=4, seed=1)
+    hf_model.add_adapter(config, "other")
+    with pytest.raises(gen.ModelError, match=f"LlamaForCausalLM has {reason}"):
+        gen.generate(model, "a", max_new_tokens=4, seed=1)
+    hf_model.set_adapter("usual")
+    hf_model.eval()
+    assert gen.generate(model, "a", max_new_tokens=4, seed=1) == before
+
+
 def test_an_adapter_in_training_mode_is_refused_if_it_has_dropout() -> None:
     wrapped = adapted(tiny_model(), LoraConfig(target_modules=["q_proj"], lora_dropout=0.2, task_type="CAUSAL_LM"))
     wrapped.base_model.model.model.layers[0].self_attn.train()
