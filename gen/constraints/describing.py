@@ -11,6 +11,7 @@ Example: a class with the fields `name: str = Field(max_length=20, description="
 
 import json
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, Literal
 
 from gen.constraints.automata.limits import Unsupported
@@ -103,14 +104,18 @@ class _Writer:
         """What a value may be, in words, as it stands at a level; its own description is left to the caller."""
         if not isinstance(schema, dict):
             return "any value"
+        schema = self._joined(schema)
         if "$ref" in schema:
             if schema["$ref"] in open_:
                 return f"{schema['$ref'].rpartition('/')[2]} again"
             return self.said(_also(self._resolved(schema), schema), level, [*open_, schema["$ref"]])
         if (options := _options(schema)) is not None:
             return " or ".join(dict.fromkeys(json.dumps(one, ensure_ascii=False) for one in options))
-        if branches := schema.get("anyOf") or schema.get("oneOf"):
-            return " or ".join(dict.fromkeys(self.said(_also(one, schema), level, open_) for one in branches))
+        for choice in ("anyOf", "oneOf"):
+            if choice in schema:
+                rest = {word: said for word, said in schema.items() if word != choice}
+                branches = [_also(one, rest) for one in schema[choice]]
+                return " or ".join(dict.fromkeys(self.said(one, level, open_) for one in branches))
         kind = schema.get("type")
         if isinstance(kind, list):
             return " or ".join(self.said({**schema, "type": one}, level, open_) for one in kind)
@@ -128,6 +133,8 @@ class _Writer:
         pad, lines = "  " * (level + 1), []
         properties, required = schema.get("properties", {}), schema.get("required", ())
         for name, part in properties.items():
+            if part is False:
+                continue
             said = self.said(part, level + 1, open_)
             notes = [self.description(part), "" if name in required else "may be left out"]
             told = "; ".join(filter(None, notes))
@@ -139,12 +146,14 @@ class _Writer:
         return "{\n" + ",\n".join(lines) + f"\n{'  ' * level}}}" if lines else "{}"
 
     def _array(self, schema: Any, level: int, open_: Sequence[str]) -> str:
-        places = [self.said(part, level, open_) for part in schema.get("prefixItems", ())]
-        if places:
-            return f"[{', '.join(places)}]"
+        listed, rest = _places(schema)
         least, most = schema.get("minItems", 0), schema.get("maxItems")
-        count = _between(least or None, most, "items")
-        return f"list{count} of [{self.said(schema.get('items', True), level, open_)}, ...]"
+        places = [self.said(part, level, open_) for part in listed]
+        if places:
+            places[least:] = [f"{said} (may be left out)" for said in places[least:]]
+            more = rest is not False and "items" in schema and (most is None or most > len(places))
+            return f"[{', '.join([*places, *[f'{self.said(rest, level, open_)}, ...'] * more])}]"
+        return f"list{_between(least or None, most, 'items')} of [{self.said(rest, level, open_)}, ...]"
 
     def example(self, schema: Any, open_: Sequence[str]) -> Any:
         """A value of a schema, but for what descriptions say in the place of strings."""
@@ -153,21 +162,24 @@ class _Writer:
             return None if name in open_ else self.example(self._resolved(schema), [*open_, name])
         if not isinstance(schema, dict):
             return "..."
+        schema = self._joined(schema)
         if schema.get("examples"):
             return schema["examples"][0]
         if (options := _options(schema)) is not None:
             return options[0]
         if branches := schema.get("anyOf") or schema.get("oneOf"):
             free = [one for one in branches if not _is_open(one, open_)]
-            return self.example(free[0] if free else None, open_)
+            rest = {word: said for word, said in schema.items() if word not in ("anyOf", "oneOf")}
+            return self.example(_also(free[0], rest) if free else None, open_)
         kind = schema.get("type")
         match kind[0] if isinstance(kind, list) else kind:
             case "object":
-                parts = {name: part for name, part in schema.get("properties", {}).items() if not _is_open(part, open_)}
+                parts = {name: part for name, part in schema.get("properties", {}).items()}
+                parts = {name: part for name, part in parts.items() if part is not False and not _is_open(part, open_)}
                 return {name: self.example(part, open_) for name, part in parts.items()}
             case "array":
-                places = [self.example(part, open_) for part in schema.get("prefixItems", ())]
-                part, least = schema.get("items", True), schema.get("minItems", 0)
+                listed, part = _places(schema)
+                places, least = [self.example(one, open_) for one in listed], schema.get("minItems", 0)
                 count = max(least, 0 if _is_open(part, open_) else min(1, schema.get("maxItems", 1)))
                 return places or [self.example(part, open_)] * count
             case "integer" | "number":
@@ -177,6 +189,15 @@ class _Writer:
             case "null":
                 return None
         return _FORMATS.get(schema.get("format", ""), ("", self.description(schema) or "..."))[1]
+
+    def _joined(self, schema: Any) -> Any:
+        """A schema with what the schemas of its `allOf` say."""
+        schema = {word: said for word, said in self._references.own(schema).items() if word != "nullable"}
+        while parts := schema.get("allOf"):
+            schema = {word: said for word, said in schema.items() if word != "allOf"}
+            for part in reversed(parts):  # so that properties keep their order
+                schema = _also(schema, self._resolved(part) if "$ref" in part else part)
+        return schema
 
     def _resolved(self, schema: Any) -> Any:
         """What a reference stands for; any value where it leads out of the schema."""
@@ -194,10 +215,23 @@ class _Writer:
 
 
 def _also(schema: Any, asked: Any) -> Any:
-    """A schema that requires what another one does, too."""
-    if not isinstance(schema, dict) or "required" not in asked:
+    """A schema that says what another one does, too, where it says nothing itself."""
+    if not isinstance(schema, dict) or not isinstance(asked, dict):
         return schema
-    return {**schema, "required": [*schema.get("required", ()), *asked["required"]]}
+    made = {**{word: said for word, said in asked.items() if word not in _OF_ITSELF}, **schema}
+    if "required" in asked:
+        made["required"] = [*schema.get("required", ()), *asked["required"]]
+    if "properties" in asked:
+        made["properties"] = {**asked["properties"], **schema.get("properties", {})}
+    return made
+
+
+def _places(schema: Any) -> tuple[list[Any], Any]:
+    """The schemas of an array's first items, and that of all others."""
+    rest = schema.get("items", True)
+    if isinstance(rest, list):  # as up to draft 2019-09
+        return rest, schema.get("additionalItems", True)
+    return schema.get("prefixItems", []), rest
 
 
 def _is_open(schema: Any, open_: Sequence[str]) -> bool:
@@ -227,7 +261,8 @@ def _between(least: int | None, most: int | None, what: str) -> str:
     return f" of at least {least} {what}" if most is None else f" of at most {most} {what}"
 
 
-_HUGE = 2**53  # larger bounds say what a float holds
+_OF_ITSELF = frozenset(["$ref", "$defs", "definitions", "default", "description", "examples", "title"])
+_HUGE = Fraction(2**53)  # larger bounds say what a float holds
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 
 
@@ -237,10 +272,15 @@ def _range(schema: Any) -> str:
     return f", {' and '.join(said)}" if said else ""
 
 
-def _number(schema: Any) -> Any:
-    """The number of a range that is nearest to 1, or to the step between numbers."""
-    step = schema.get("multipleOf", 1)
-    low, high = schema.get("minimum", -_HUGE), schema.get("maximum", _HUGE)
-    low = max(-(-low // step) * step, (schema.get("exclusiveMinimum", -_HUGE) // step + 1) * step)
-    high = min(high // step * step, (-(-schema.get("exclusiveMaximum", _HUGE) // step) - 1) * step)
-    return min(max(step, low), high)
+def _number(schema: Any) -> int | float:
+    """The number of a range that is nearest to 1, or to the step between numbers; where no whole one is in it, the one
+    in the middle."""
+    words = (*_BOUNDS, "multipleOf")
+    said = {word: Fraction(str(schema[word])) for word in words if not isinstance(schema.get(word, False), bool)}
+    step = said.get("multipleOf", Fraction(1))
+    least, above = said.get("minimum", -_HUGE), said.get("exclusiveMinimum", -_HUGE)
+    most, below = said.get("maximum", _HUGE), said.get("exclusiveMaximum", _HUGE)
+    low = max(-(-least // step), above // step + 1) * step
+    high = min(most // step, -(-below // step) - 1) * step
+    found = (max(least, above) + min(most, below)) / 2 if low > high else min(max(step, low), high)
+    return int(found) if found == int(found) else float(found)

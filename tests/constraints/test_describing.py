@@ -48,6 +48,10 @@ class Elm(BaseModel):
     age: int = 3
 
 
+AB = {"a": {"type": "integer"}, "b": {"type": "string"}}
+A, B = '\n  "a": whole number', '  "b": string'
+
+
 class Again(Enum):
     ONE = 1
     UNO = 1
@@ -118,7 +122,42 @@ ORDER = """Answer with JSON of this form:
         (dict[int, bool], "Answer with JSON of this form:\n{\n  any name: true or false\n}"),
         (Annotated[Oak | Elm, Field(discriminator="kind")], SHAPES),
         (Again, "Answer with JSON of this form:\n1"),
-        (gen.json_schema({"type": ["integer", "null"]}), "Answer with JSON of this form:\nwhole number or null"),
+        *(
+            (gen.json_schema(schema), f"Answer with JSON of this form:\n{said}")
+            for schema, said in [
+                ({"type": ["integer", "null"]}, "whole number or null"),
+                ({"type": "integer", "nullable": True}, "whole number or null"),
+                (
+                    {"type": "object", "properties": AB, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+                    f"{{{A},\n{B} (may be left out)\n}} or {{{A} (may be left out),\n{B}\n}}",
+                ),
+                (
+                    {
+                        "allOf": [{"$ref": "#/$defs/x"}, {"properties": {"c": False}}],
+                        "$defs": {"x": {"properties": AB}},
+                    },
+                    f"{{{A} (may be left out),\n{B} (may be left out)\n}}",
+                ),
+                (
+                    {"allOf": [{"properties": {name: part}} for name, part in AB.items()], "required": ["a", "b"]},
+                    f"{{{A},\n{B}\n}}",
+                ),
+                ({"allOf": [{"enum": ["a", "b"]}], "description": "one"}, '"a" or "b"'),
+                (
+                    {
+                        "type": "array",
+                        "prefixItems": [{"type": "integer"}] * 2,
+                        "items": {"type": "string"},
+                        "minItems": 1,
+                    },
+                    "[whole number, whole number (may be left out), string, ...]",
+                ),
+                (
+                    {"type": "array", "items": [{"type": "integer"}], "additionalItems": False, "minItems": 1},
+                    "[whole number]",
+                ),
+            ]
+        ),
     ],
 )
 def test_a_type_is_described_by_its_names_types_and_bounds(output_type: Any, said: str) -> None:
@@ -131,6 +170,8 @@ def test_a_type_is_described_by_its_names_types_and_bounds(output_type: Any, sai
     [
         *(Order, Node, Folder, bool, int, date, Colour, list[Line], Annotated[int, Field(gt=7)], dict[str, int]),
         *(Annotated[list[int], Field(max_length=0)], Annotated[list[int], Field(min_length=3)]),
+        *(Annotated[float, Field(gt=0, lt=1)], Annotated[float, Field(ge=0.3, le=0.9)]),
+        *(Annotated[float, Field(gt=0.25, multiple_of=0.1)], Annotated[int, Field(ge=8, lt=15, multiple_of=7)]),
     ],
 )
 def test_an_example_is_a_value_of_the_type(output_type: Any) -> None:
