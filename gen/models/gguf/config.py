@@ -33,7 +33,7 @@ _MODELS = {
     "stablelm": ("stablelm", "layer_norm_eps"),
     "starcoder2": ("starcoder2", "norm_epsilon"),
 }
-_READ_BY_TRANSFORMERS = ("lfm2", "qwen35", "qwen35moe")  # its newer reader, which leaves nothing out, reads these
+_READ_BY_TRANSFORMERS = ("lfm2", "qwen35", "qwen35moe")  # by its newer reader, which leaves out only how rope is scaled
 SUPPORTED = sorted({*_MODELS, *_READ_BY_TRANSFORMERS})
 
 _KEYS = {
@@ -68,7 +68,9 @@ def read_config(header: Header) -> "PreTrainedConfig":
 
     name = header.architecture
     if is_gguf_arch_supported(name) and name in SUPPORTED:
-        return AutoConfig.from_pretrained(header.path.parent, gguf_file=str(header.path.absolute()))
+        read: PreTrainedConfig = AutoConfig.from_pretrained(header.path.parent, gguf_file=str(header.path.absolute()))
+        _set_rope_scaling(read, header)
+        return read
     if name not in _MODELS:
         raise ModelError(
             f"{show_path(header.path)} is of architecture {name!r}, which is not supported; gen reads "

@@ -97,7 +97,7 @@ def write_gguf(
     model = model or tiny(architecture)
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in (_metadata(model, architecture) | dict(metadata or {})).items():
-        _add(writer, key, value)
+        add(writer, key, value)
     for name, array in (_tensors(model, architecture) | dict(tensors or {})).items():
         if array.size:
             kind = quantisation if array.ndim > 1 else gguf.GGMLQuantizationType.F32
@@ -109,7 +109,8 @@ def write_gguf(
     return model
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+def add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    """Write a value of the kind that Python's is."""
     match value:
         case None:
             pass

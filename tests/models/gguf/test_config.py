@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -13,7 +14,7 @@ from gen.models.gguf import header as gguf_header
 from gen.models.gguf.config import read_config
 from gen.models.gguf.header import read_header
 from tests.helpers import EOS, OTHER_EOS
-from tests.models.gguf.files import MODELS, needs_transformers, tiny, write_gguf
+from tests.models.gguf.files import MODELS, add, needs_transformers, tiny, write_gguf
 
 pytestmark = needs_transformers
 TOKEN_IDS = torch.arange(2 * 40).view(2, 40)
@@ -52,6 +53,34 @@ def test_linear_scaling_of_positions_is_read(architecture: str, scaling: dict[st
     write_gguf(tmp_path / "model.gguf", architecture, model=model, metadata=metadata)
     torch.testing.assert_close(logits_of(tmp_path / "model.gguf"), model(TOKEN_IDS).logits, rtol=0, atol=1e-4)
     assert not torch.allclose(plain, model(TOKEN_IDS).logits, atol=0.1)
+
+
+@pytest.mark.parametrize("kind", ["linear", "yarn"])
+def test_scaling_is_read_or_refused_too_where_transformers_reads_the_file(kind: str, tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "lfm2")
+    numbers: dict[str, object] = {
+        "context_length": 96,
+        "embedding_length": 32,
+        "feed_forward_length": 64,
+        "block_count": 2,
+    }
+    numbers |= {"attention.head_count": 4, "attention.head_count_kv": [0, 2], "shortconv.l_cache": 3}
+    floats = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 300.0, "rope.scaling.factor": 4.0}
+    for key, value in {**numbers, **floats, "rope.scaling.type": kind}.items():
+        add(writer, f"lfm2.{key}", value)
+    add(writer, "tokenizer.ggml.tokens", ["a", "b"])
+    writer.add_tensor("token_embd.weight", np.zeros((2, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    header = read_header(tmp_path / "model.gguf")
+    if kind == "yarn":
+        with pytest.raises(ModelError, match=r"a lfm2 that gen cannot read correctly: it scales .* by 'yarn'"):
+            read_config(header)
+    else:
+        rope = read_config(header).rope_parameters
+        assert (rope["rope_type"], rope["factor"], rope["rope_theta"]) == ("linear", 4.0, 300.0)
 
 
 @pytest.mark.parametrize("architecture", ["nemotron", "phi3", "stablelm"])
