@@ -3,6 +3,7 @@
 Example: instead of temperature=0.7, write sampler=gen.samplers.multinomial(temperature=0.7).
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
@@ -43,7 +44,7 @@ GENERATING: Hints = {
     ("generator", "rng", "random_state", "random_seed"): "seed=...",
     ("generation_config", "sampling_params"): "its parts: sampler=..., max_new_tokens=..., stop=...",
     ("device", "dtype", "torch_dtype", "device_map"): "it in gen.load",
-    ("batch_size",): "rows=... in gen.generate_iter or gen.Engine, or leave it out",
+    ("batch_size",): "gen.generate_iter(rows=...) or gen.Engine(rows=...), or leave it out",
     ("attention_mask", "pad_token_id", "use_cache"): "nothing; gen sees to it",
 }
 STREAMING: Hints = {  # instead of GENERATING's, for functions that return streams
@@ -61,7 +62,7 @@ LOADING: Hints = {
     (
         *("max_memory", "offload_folder", "offload_state_dict", "config", "state_dict", "subfolder", "variant"),
         *("model_kwargs", "tokenizer_kwargs", "model_class", "use_safetensors", "ignore_mismatched_sizes"),
-    ): "nothing of the kind; load the model with transformers, then give gen.from_transformers(model, tokenizer)",
+    ): "nothing of the kind; load it with transformers, for gen.from_transformers or gen.from_transformers_encoder",
     ("tokenizer", "processor"): "gen.from_transformers(model, tokenizer) where they are loaded already",
     ("gguf_file", "filename"): "the path of the file as the first argument",
     ("use_flash_attention_2",): 'attn_implementation="flash_attention_2"',
@@ -70,12 +71,10 @@ LOADING: Hints = {
     ("local_files_only",): "HF_HUB_OFFLINE=1 into the environment",
     ("low_cpu_mem_usage", "use_fast", "torchscript", "return_dict"): "nothing; gen sees to it",
     ("max_model_len", "max_seq_len", "n_ctx", "max_position_embeddings"): "context_length={}",
-    ("gpu_memory_utilization",): "max_batch_tokens=... in gen.generate",
+    ("gpu_memory_utilization",): "gen.generate(max_batch_tokens=...)",
     ("n_gpu_layers",): 'device="cuda:0"',
     ("quantization", "quantize"): "quantization_config=..., one of transformers'",
-    ("adapter", "lora", "peft_model_id"): (
-        "the adapter's directory as the first argument; its config names the base model"
-    ),
+    ("adapter", "lora", "peft_model_id"): "gen.load(directory) of the adapter, whose config names the base model",
 }
 _SETTINGS = {  # settings of samplers, by the names that transformers and the OpenAI API give them
     "num_beams": "beams",
@@ -115,13 +114,20 @@ def refuse_unknown_arguments(
     by_name = {name: text for names, text in hints.items() for name in names}
     if hints is GENERATING and "details" not in known:
         by_name |= {name: text for names, text in STREAMING.items() for name in names}
-    instead = [text.format(show(unknown[name], 40), name=name) for name, text in by_name.items() if name in unknown]
+    texts = {name: by_name[name] for name in by_name if name in unknown and _is_known(by_name[name], known)}
+    instead = [text.format(show(unknown[name], 40), name=name) for name, text in texts.items()]
     if hints is GENERATING and (samplers := ", or ".join(_samplers(unknown))):
         instead.append(samplers)
     if not instead:
         refuse_unknown(function, unknown, known)
     names = ", ".join(show(name, 40).strip("'") for name in unknown)
     raise UnknownArgumentError(f"{function} takes no {names}; write {', and '.join(instead)}.")
+
+
+def _is_known(advice: str, known: Sequence[str]) -> bool:
+    """Whether a function takes the argument with which advice begins, if it does."""
+    argument = re.match(r"(\w+)=", advice)
+    return argument is None or argument[1] in known
 
 
 def _samplers(unknown: Mapping[str, Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import gen
-from gen.hints import GENERATING, STREAMING, refuse_unknown_arguments
+from gen.hints import GENERATING, LOADING, STREAMING, refuse_unknown_arguments
 from gen.requests.settings import Settings
 from tests.helpers import ScriptedModel
 
@@ -29,7 +29,9 @@ def call(name: str) -> Callable[..., Any]:
 
 
 FUNCTIONS = ["generate", "stream", "agenerate", "astream", "submit"]
-ENGINES = [gen.Engine.submit, gen.Engine.submit_all, gen.Engine.generate, gen.Engine.agenerate]
+SPEAKING: list[Any] = [gen.generate, gen.stream, gen.agenerate, gen.astream, gen.generate_iter]
+SPEAKING += [gen.Engine.submit, gen.Engine.submit_all, gen.Engine.generate, gen.Engine.agenerate]
+LOADERS: list[Any] = [gen.load, gen.from_transformers, gen.load_encoder]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -79,14 +81,15 @@ def test_other_names_are_answered_with_the_nearest_and_all_that_there_are(functi
     assert model.steps == 0
 
 
-@pytest.mark.parametrize("function", [getattr(gen, name) for name in FUNCTIONS[:-1]] + [*ENGINES, gen.generate_iter])
+@pytest.mark.parametrize("function", [*SPEAKING, *LOADERS])
 def test_no_function_is_said_to_take_what_it_does_not_take(function: Callable[..., Any]) -> None:
     known = [name for name in inspect.signature(function).parameters if name != "self"]
-    for name in {name for names in [*GENERATING, *STREAMING] for name in names} - {*known}:
+    hints = LOADING if function in LOADERS else GENERATING
+    for name in {name for names in (*hints, *STREAMING) for name in names} - {*known}:
         with pytest.raises(gen.ArgumentError) as caught:
-            refuse_unknown_arguments(function.__name__, {name: 1}, known)
-        advice = str(caught.value).split("; write ")[1]
-        assert " in gen." in advice or {*re.findall(r"\b(\w+)=", advice)} <= {*known}, advice
+            refuse_unknown_arguments(function.__name__, {name: 1}, known, hints)
+        advice = str(caught.value).partition("; write ")[2]
+        assert {*re.findall(r"(?<!\()\b(\w+)=", advice)} <= {*known}, advice
 
 
 @pytest.mark.parametrize("name", [name for names in GENERATING for name in names])
