@@ -208,7 +208,8 @@ class FieldScore:
         other: the text of the likeliest other value that the type allows there, behind the text before it, if these
             are at most 100, as with options, true and false, or whole numbers with bounds. None if there is none, or
             too many.
-        other_logprob: the log-probability of `other` in the same place, to be compared with `logprob`; or None.
+        other_logprob: the log-probability of `other` in the same place, to be compared with `logprob`; or None. No end
+            is counted behind a whole text: there 1 is at least as likely as 12.
     """
 
     path: tuple[str | int, ...]

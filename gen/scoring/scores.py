@@ -178,7 +178,7 @@ def classify(
     Each option is scored as a whole, and the prompt is read once. If the prompt's last characters and the first ones of
     an option are in one token, all options are scored from this token on. `gen.choice` instead restricts a text to the
     options token by token: there, an option that begins with a likely token wins, however unlikely its other tokens
-    are.
+    are. No end is counted behind an option: one with which another begins, as "no" and "not", is at least as likely.
 
     Args:
         model: from `gen.load` or another loader.

@@ -210,6 +210,19 @@ def test_with_tokens_of_several_characters_a_leaf_has_all_tokens_that_touch_it()
     assert fields["age"].other == best
 
 
+def test_a_leaf_is_looked_for_behind_the_thought_and_what_begins_the_answer() -> None:
+    """An answer of gpt-oss begins with <|channel|>final<|message|>, which has both options in it."""
+    tokenizer = byte_tokenizer(specials=["<|start|>", "<|channel|>", "<|message|>", "<|end|>"])
+    tokenizer.chat_template = "{{ messages[0].content }}<|start|>assistant{# <|channel|><|message|> #}"
+    model = gen.from_transformers(tiny_model(vocab_size=263, max_position_embeddings=512), tokenizer)
+    for seed in range(4):
+        made = gen.generate(model, "x", Literal["a", "fin"], chat=True, seed=seed, thinking=6, details=True)
+        [field] = made.fields
+        own = gen.score(model, list(made.receipt.prompt_ids), made.token_ids)
+        assert field.token_ids == [*made.text.encode()]
+        assert field.logprob == pytest.approx(sum(own.logprobs[-len(made.text) :]), abs=1e-4)
+
+
 def test_what_has_no_fields_says_so() -> None:
     model = new_model()
     with pytest.raises(gen.IncompleteError) as caught:
