@@ -136,7 +136,7 @@ def _results(
         for number, prompt in islice(prompts, 2 * rows - len(calls) - len(refused)):
             try:
                 call = read(number, prompt)
-                job = new_job(model, call.requests[0])
+                job = new_job(model, replace(call.requests[0], number=number))
                 check_room([(number, job.width, job.most_tokens)], options.max_batch_tokens)
             except ArgumentError as error:
                 refused.append((number, error))
