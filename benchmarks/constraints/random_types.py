@@ -15,6 +15,11 @@ _FORMATTED += ["1.2.3.4", "1.2.3.256", "::1", "http://a.b/c?d#e", "a", "/a/~0", 
 _FORMATTED += ["123e4567-e89b-12d3-a456-426614174000", "file:///a", "mailto:a@b.co", "(", "http://u:p@a.b:80/"]
 _PATTERNS = ["^[ab]*$", "a", "^x-", r"\d", r"^\S+$", "b$", "^(?!b)", "^(?=.*1)", r"^\w+-\d{1,3}$", r"\bab?\b", "^$"]
 _PATTERNS += [r"^[^\s]{1,3}$", "^(a|b)+c?$", "[A-Z]", "^.{2,4}$", "é", r"\.", r"^\W", r"^[\w.-]+@", r"a{2}|^b", "[^a]"]
+_BOUNDS = [-10, -1, -0.5, 0, 1, 2, 2.5, 10, 99, 100, 1000.001, 1e-5, 1e21]
+_OF_NUMBERS = dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _BOUNDS)
+_OF_NUMBERS["multipleOf"] = [1, 2, 3, 7, 10, 0.5, 0.1, 0.01, 2.5]
+_LENGTHS = [0, 1, 2, 3, 10]
+_OF_STRINGS: dict[str, Any] = {"minLength": _LENGTHS, "maxLength": _LENGTHS, "pattern": _PATTERNS, "format": _FORMATS}
 _LETTERS = ["a", "b", "1", "-", " ", "é", "A", "\n", "x", "."]
 
 
@@ -100,23 +105,12 @@ class _Schemas:
             out["format"] = chance.choice(_FORMATS)
 
     def _number(self, out: dict[str, Any], below: Any) -> None:
-        chance = self._chance
-        words = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]
-        for word in chance.sample(words, chance.randint(0, 3)):
-            if word == "multipleOf":
-                out[word] = chance.choice([1, 2, 3, 7, 10, 0.5, 0.1, 0.01, 2.5])
-            else:
-                out[word] = chance.choice([-10, -1, -0.5, 0, 1, 2, 2.5, 10, 99, 100, 1000.001, 1e-5, 1e21])
+        for word in self._chance.sample([*_OF_NUMBERS], self._chance.randint(0, 3)):
+            out[word] = self._chance.choice(_OF_NUMBERS[word])
 
     def _string(self, out: dict[str, Any], below: Any) -> None:
-        chance = self._chance
-        for word in chance.sample(["minLength", "maxLength", "pattern", "format"], chance.randint(0, 2)):
-            if word == "pattern":
-                out[word] = chance.choice(_PATTERNS)
-            elif word == "format":
-                out[word] = chance.choice(_FORMATS)
-            else:
-                out[word] = chance.choice([0, 1, 2, 3, 10])
+        for word in self._chance.sample([*_OF_STRINGS], self._chance.randint(0, 2)):
+            out[word] = self._chance.choice(_OF_STRINGS[word])
 
     def _array(self, out: dict[str, Any], below: Any) -> None:
         chance = self._chance

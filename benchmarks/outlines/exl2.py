@@ -16,7 +16,6 @@ from outlines import generate, models
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import gen.samplers
-from gen.errors import ArgumentError
 from gen.integrations import outlines as integration
 from tests.models.exllama.checkpoints import change, save
 from tests.models.exllama.packages import two_gpus_of_exllamav2
@@ -114,8 +113,6 @@ def test_patched_regular_expressions_streams_and_loras_work(folder: Path, plain:
         model.update_lora(None)
         with pytest.raises(gen.ModelError, match="No LoRA found"):
             model.update_lora(str(folder))
-        with pytest.raises(ArgumentError, match=r"takes no scale_pos_emb, got 2\.0"):
-            models.exl2(str(folder), device="cuda:1", scale_pos_emb=2.0)
 
 
 def test_patched_the_host_reads_once_a_token_as_outlines_does(folder: Path) -> None:
@@ -152,11 +149,3 @@ def test_unpatch_restores_every_name() -> None:
     after = names()
     assert after.keys() == before.keys()
     assert [key for key, value in after.items() if value is not before[key]] == []
-
-
-def test_another_version_is_refused_and_nothing_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integration, "version", lambda name: "1.3.3")
-    before = models.exl2
-    with pytest.raises(ArgumentError, match=r"patch\(\) is for Outlines 0.0.46, there is 1.3.3"):
-        integration.patch()
-    assert models.exl2 is before
