@@ -6,7 +6,7 @@ file, not once for each module, and the file's strings are read twice instead of
 
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +63,7 @@ def read_gguf(
         raise ModelError(f"cannot load {show_path(header.path)}: {error}") from error
     if missing := sorted(report["missing_keys"]):
         raise ModelError(f"{show_path(header.path)} lacks {len(missing)} weights, such as {', '.join(missing[:3])}.")
+    _refuse_spare(header, sorted(report["unexpected_keys"]))
     ends = end_of_text_ids(header) or config.eos_token_id
     model.generation_config = GenerationConfig(
         bos_token_id=config.bos_token_id, eos_token_id=ends, pad_token_id=config.pad_token_id
@@ -203,9 +204,14 @@ def _weights(
 
 
 def _check_taken(header: Header, names: Iterable[str]) -> None:
-    """Refuse a file with weights that the model has no place for: without them, its texts would be wrong."""
+    """Refuse a file with weights that are not taken."""
     known = {*names, "output.weight", "rope_freqs.weight"}
-    spare = [t.name for t in header.tensors if t.name not in known and t.name.removesuffix(".weight") not in known]
+    stored = (tensor.name for tensor in header.tensors)
+    _refuse_spare(header, [one for one in stored if one not in known and one.removesuffix(".weight") not in known])
+
+
+def _refuse_spare(header: Header, spare: Sequence[str]) -> None:
+    """Refuse a file with weights that the model has no place for: without them, its texts would be wrong."""
     if spare:
         raise ModelError(
             f"{show_path(header.path)} has {len(spare)} weights, such as {', '.join(spare[:3])}, that transformers' "

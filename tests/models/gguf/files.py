@@ -40,6 +40,7 @@ _COMMON: dict[str, Any] = {
 }
 _MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
 _GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 8, "tie_word_embeddings": True}
+_LFM2 = {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False, "tie_word_embeddings": True}
 
 # architecture: the transformers class, its config's differences from _COMMON, its name for the epsilon
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -48,6 +49,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "gemma2": ("Gemma2ForCausalLM", _GEMMA | {"attn_logit_softcapping": 5.0}, "rms_norm_eps"),
     "gemma3": ("Gemma3ForCausalLM", _GEMMA | {"num_hidden_layers": 7}, "rms_norm_eps"),
     "gpt2": ("GPT2LMHeadModel", {"n_inner": 64}, "layer_norm_epsilon"),
+    "lfm2": ("Lfm2ForCausalLM", _LFM2, "norm_eps"),
     "llama": ("LlamaForCausalLM", {"head_dim": 16}, "rms_norm_eps"),
     "nemotron": ("NemotronForCausalLM", {"partial_rotary_factor": 0.25, "head_dim": 16}, "norm_eps"),
     "phi3": ("Phi3ForCausalLM", {"partial_rotary_factor": 0.5, "sliding_window": 8, "pad_token_id": 0}, "rms_norm_eps"),
@@ -97,7 +99,7 @@ def write_gguf(
     model = model or tiny(architecture)
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in (_metadata(model, architecture) | dict(metadata or {})).items():
-        add(writer, key, value)
+        _add(writer, key, value)
     for name, array in (_tensors(model, architecture) | dict(tensors or {})).items():
         if array.size:
             kind = quantisation if array.ndim > 1 else gguf.GGMLQuantizationType.F32
@@ -109,8 +111,7 @@ def write_gguf(
     return model
 
 
-def add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    """Write a value of the kind that Python's is."""
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
     match value:
         case None:
             pass
@@ -137,8 +138,10 @@ def _metadata(model: PreTrainedModel, architecture: str) -> dict[str, Any]:
         or getattr(config, "n_inner", None)
         or getattr(config, "ffn_hidden_size", None)
     )
-    norm = "layer_norm_rms_epsilon" if epsilon == "rms_norm_eps" else "layer_norm_epsilon"
+    norm = "layer_norm_rms_epsilon" if epsilon == "rms_norm_eps" or architecture == "lfm2" else "layer_norm_epsilon"
     kv_heads = 1 if architecture == "falcon" else getattr(config, "num_key_value_heads", None)
+    if architecture == "lfm2":
+        kv_heads = [kv_heads if kind == "full_attention" else 0 for kind in config.layer_types]
     own = {
         "context_length": getattr(config, "max_position_embeddings", 96),
         "block_count": config.num_hidden_layers,
@@ -149,6 +152,7 @@ def _metadata(model: PreTrainedModel, architecture: str) -> dict[str, Any]:
         f"attention.{norm}": getattr(config, epsilon),
         "attention.sliding_window": getattr(config, "sliding_window", None),
         "attn_logit_softcapping": getattr(config, "attn_logit_softcapping", None),
+        "shortconv.l_cache": getattr(config, "conv_L_cache", None),
         "expert_count": getattr(config, "num_experts", None),
         "expert_used_count": getattr(config, "num_experts_per_tok", None),
         "expert_feed_forward_length": getattr(config, "moe_intermediate_size", None),
@@ -212,4 +216,6 @@ def _as_stored(array: Any, name: str, architecture: str, config: Any) -> Any:
         return array.reshape(heads, 3, -1, *array.shape[1:]).swapaxes(0, 1).reshape(array.shape)
     if name.endswith("shared_expert_gate.weight"):
         return array.squeeze(0)
+    if name.endswith("conv.conv.weight"):
+        return array.squeeze(1)
     return array

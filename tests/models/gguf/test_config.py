@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -14,7 +13,7 @@ from gen.models.gguf import header as gguf_header
 from gen.models.gguf.config import read_config
 from gen.models.gguf.header import read_header
 from tests.helpers import EOS, OTHER_EOS
-from tests.models.gguf.files import MODELS, add, needs_transformers, tiny, write_gguf
+from tests.models.gguf.files import MODELS, needs_transformers, tiny, write_gguf
 
 pytestmark = needs_transformers
 TOKEN_IDS = torch.arange(2 * 40).view(2, 40)
@@ -40,6 +39,7 @@ def test_every_architectures_logits_are_those_of_the_model_that_was_written(arch
         ("llama", {"rope.scaling.factor": 4.0}),
         ("llama", {"rope.scale_linear": 4.0}),  # as files were written before there were types
         ("gemma3", {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),
+        ("lfm2", {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),  # which transformers reads by itself
     ],
 )
 def test_linear_scaling_of_positions_is_read(architecture: str, scaling: dict[str, object], tmp_path: Path) -> None:
@@ -53,34 +53,6 @@ def test_linear_scaling_of_positions_is_read(architecture: str, scaling: dict[st
     write_gguf(tmp_path / "model.gguf", architecture, model=model, metadata=metadata)
     torch.testing.assert_close(logits_of(tmp_path / "model.gguf"), model(TOKEN_IDS).logits, rtol=0, atol=1e-4)
     assert not torch.allclose(plain, model(TOKEN_IDS).logits, atol=0.1)
-
-
-@pytest.mark.parametrize("kind", ["linear", "yarn"])
-def test_scaling_is_read_or_refused_too_where_transformers_reads_the_file(kind: str, tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "lfm2")
-    numbers: dict[str, object] = {
-        "context_length": 96,
-        "embedding_length": 32,
-        "feed_forward_length": 64,
-        "block_count": 2,
-    }
-    numbers |= {"attention.head_count": 4, "attention.head_count_kv": [0, 2], "shortconv.l_cache": 3}
-    floats = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 300.0, "rope.scaling.factor": 4.0}
-    for key, value in {**numbers, **floats, "rope.scaling.type": kind}.items():
-        add(writer, f"lfm2.{key}", value)
-    add(writer, "tokenizer.ggml.tokens", ["a", "b"])
-    writer.add_tensor("token_embd.weight", np.zeros((2, 32), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    header = read_header(tmp_path / "model.gguf")
-    if kind == "yarn":
-        with pytest.raises(ModelError, match=r"a lfm2 that gen cannot read correctly: it scales .* by 'yarn'"):
-            read_config(header)
-    else:
-        rope = read_config(header).rope_parameters
-        assert (rope["rope_type"], rope["factor"], rope["rope_theta"]) == ("linear", 4.0, 300.0)
 
 
 @pytest.mark.parametrize("architecture", ["nemotron", "phi3", "stablelm"])
@@ -118,6 +90,8 @@ def test_tokens_that_end_a_text_are_eos_end_of_turn_and_end_of_message(tmp_path:
     ("architecture", "metadata", "tensors", "message"),
     [
         ("llama", {"llama.rope.scaling.type": "yarn"}, {}, "scales the rotation of positions by 'yarn'"),
+        ("lfm2", {"lfm2.rope.scaling.type": "yarn"}, {}, "scales the rotation of positions by 'yarn'"),
+        ("lfm2", {}, {"blk.1.attn_q.bias": np.ones(32, np.float32)}, "has 1 weights, such as .*q_proj.bias, that"),
         ("llama", {"llama.attention.sliding_window": 8}, {}, "its attention has a window of 8 tokens"),
         ("qwen2", {"qwen2.rope.dimension_count": 4}, {}, "it rotates 4 of each head's 8 numbers"),
         ("qwen2", {"qwen2.attention.key_length": 16}, {}, "its 4 heads are 16 wide in a model 32 wide"),
