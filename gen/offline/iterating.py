@@ -138,7 +138,7 @@ def _results(
                 call = read(number, prompt)
                 job = new_job(model, replace(call.requests[0], number=number))
                 check_room([(number, job.width, job.most_tokens)], options.max_batch_tokens)
-            except ArgumentError as error:
+            except (ArgumentError, RecursionError) as error:  # of values too far within one another
                 refused.append((number, error))
                 continue
             calls[job], job.done = (number, call), ended.append

@@ -1,7 +1,8 @@
 """`generate_iter` gives the results of `gen.generate` as texts end, and reads no further ahead than it says."""
 
 from collections.abc import Iterator
-from typing import Any
+from functools import reduce
+from typing import Any, cast
 
 import pytest
 import torch
@@ -60,10 +61,21 @@ def test_texts_come_as_they_end_and_prompts_are_read_no_more_than_twice_the_rows
 
 
 def test_a_prompt_that_fails_is_an_error_and_costs_no_other_its_text(llama: Any) -> None:
-    prompts: Any = ["a", 7, "b" * 500, "c", ["two", "prompts"], {"role": "user", "content": "x"}]
+    deep: Any = reduce(lambda inner, _: [inner], range(2000), cast(Any, []))
+    prompts: Any = [
+        "a",
+        7,
+        "b" * 500,
+        "c",
+        ["two", "prompts"],
+        {"role": "user", "content": "x"},
+        [{"role": "user", "content": deep}],
+        "d",
+    ]
     found = dict(gen.generate_iter(llama, prompts, rows=1, max_new_tokens=3, seed=1))
-    assert [found[0], found[3]] == gen.generate(llama, ["a", "c"], max_new_tokens=3, seed=1)
+    assert [found[0], found[3], found[7]] == gen.generate(llama, ["a", "c", "d"], max_new_tokens=3, seed=1)
     assert all(isinstance(found[number], gen.ArgumentError) for number in (1, 2, 4, 5))
+    assert isinstance(found[6], RecursionError)
     assert "leaves no room" in str(found[2])
     for number, error in gen.generate_iter(llama, ["a", "a"], gen.regex("b+c"), stop="b", seed=3):
         assert isinstance(error, gen.IncompleteError) and str(error).startswith(f"prompt {number}: ")
