@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig
 
 import gen
+from benchmarks.measuring import for_cache
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.runner import Runner
@@ -121,9 +122,7 @@ def their_steps(model: TransformersModel, rows: FilledRows, lengths: Sequence[in
         nonlocal token_ids
         mask = torch.arange(token_ids.shape[1], device=device) >= before[:, None]
         model.hf_model.generation_config.eos_token_id = None  # otherwise it would stop although it is told not to
-        made = model.hf_model.generate(
-            token_ids, attention_mask=mask, past_key_values=cache, generation_config=settings
-        )
+        made = model.hf_model.generate(token_ids, attention_mask=mask, **for_cache(cache), generation_config=settings)
         assert made.shape[1] == token_ids.shape[1] + steps
         token_ids = made
 

@@ -8,6 +8,7 @@ A benchmark is its inputs and its sides. Example:
 """
 
 import argparse
+import inspect
 import json
 import os
 import platform
@@ -221,3 +222,11 @@ def _lines(value: object, depth: int) -> str:
     texts = [f"{inner}{name}{_lines(entry, depth + 1)}" for name, entry in zip(names, entries, strict=True)]
     opening, closing = "{}" if isinstance(value, dict) else "[]"
     return "\n".join([opening, ",\n".join(texts), f"{' ' * depth}{closing}"])
+
+
+def for_cache(cache: Any) -> dict[str, Any]:
+    """The argument of a transformers model for its cache: `past_key_values` is its name before transformers 5.24."""
+    from transformers import LlamaForCausalLM
+
+    new = "cache" in inspect.signature(LlamaForCausalLM.forward).parameters
+    return {"cache" if new else "past_key_values": cache}

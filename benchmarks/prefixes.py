@@ -22,7 +22,7 @@ import torch
 
 import gen
 from benchmarks.cases.prefixes import nothing_shared
-from benchmarks.measuring import interleave, publish, ratio, read_arguments
+from benchmarks.measuring import for_cache, interleave, publish, ratio, read_arguments
 
 SHARED, OWN, NEW = 600, 30, 20
 REPEATED = 16  # prompts in a batch of transformers
@@ -121,7 +121,7 @@ def _read_head(hf_model: Any, prompts: list[list[int]]) -> Any:
 
     cache = DynamicCache(config=hf_model.config)
     with torch.inference_mode():
-        hf_model(torch.tensor([prompts[0][:SHARED]]), past_key_values=cache, logits_to_keep=1)
+        hf_model(torch.tensor([prompts[0][:SHARED]]), **for_cache(cache), logits_to_keep=1)
     return cache
 
 
@@ -130,7 +130,7 @@ def _continue(hf_model: Any, token_ids: list[list[int]], cache: Any) -> list[lis
     made = hf_model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
-        past_key_values=cache,
+        **for_cache(cache),
         do_sample=False,
         min_new_tokens=NEW,
         max_new_tokens=NEW,

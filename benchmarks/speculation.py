@@ -21,7 +21,7 @@ import torch
 from pydantic import BaseModel
 
 import gen
-from benchmarks.measuring import REAL, publish, read_arguments
+from benchmarks.measuring import REAL, for_cache, publish, read_arguments
 from gen.loop.replay.recorded import Recorded
 from gen.loop.scheduler import Scheduler
 
@@ -176,12 +176,12 @@ def bare_seconds(model: Any, count: int, width: int) -> float:
     from transformers import StaticCache
 
     cache = StaticCache(config=model.hf_model.config, max_cache_len=256)
-    model.hf_model(torch.randint(10, 1000, (count, 160)), past_key_values=cache, logits_to_keep=1)
+    model.hf_model(torch.randint(10, 1000, (count, 160)), **for_cache(cache), logits_to_keep=1)
     seconds = []
     for _ in range(5):
         token_ids = torch.randint(10, 1000, (count, width))
         begin = thread_time()
-        model.hf_model(token_ids, past_key_values=cache)
+        model.hf_model(token_ids, **for_cache(cache))
         seconds.append(thread_time() - begin)
     return median(seconds)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
-from benchmarks.measuring import described, publish, ratio, read_arguments
+from benchmarks.measuring import described, for_cache, publish, ratio, read_arguments
 from virtual_gpus import virtual_gpus
 
 
@@ -46,10 +46,10 @@ def main() -> None:
 def _seconds_a_step(model: Any, steps: int, device: str) -> float:
     token_ids = torch.ones((1, 1), dtype=torch.int64, device=device)
     cache = StaticCache(config=model.config, max_cache_len=steps + 1)
-    model(input_ids=token_ids, past_key_values=cache, use_cache=True)
+    model(input_ids=token_ids, **for_cache(cache), use_cache=True)
     begin = time.perf_counter()
     for _ in range(steps):
-        model(input_ids=token_ids, past_key_values=cache, use_cache=True)
+        model(input_ids=token_ids, **for_cache(cache), use_cache=True)
     return (time.perf_counter() - begin) / steps
 
 

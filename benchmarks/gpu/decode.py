@@ -20,6 +20,7 @@ from torch import Tensor
 import gen
 from benchmarks.gpu.reporting import Given, has_room, read
 from benchmarks.gpu.running import environment
+from benchmarks.measuring import for_cache
 from benchmarks.random_model import Shape, random_model
 from benchmarks.sampler_cases import SETTINGS, backend_cases, make_logits
 from gen.devices import native_cuda
@@ -131,7 +132,7 @@ def their_steps(model: TransformersModel, rows: int, columns: int, repeats: int)
 
     def step() -> None:
         state["mask"] = torch.nn.functional.pad(state["mask"], (0, 1), value=1)
-        made = model.hf_model(state["token_ids"], attention_mask=state["mask"], past_key_values=cache, use_cache=True)
+        made = model.hf_model(state["token_ids"], attention_mask=state["mask"], **for_cache(cache), use_cache=True)
         state["token_ids"] = made.logits[:, -1].argmax(-1, keepdim=True)
 
     with torch.inference_mode():
