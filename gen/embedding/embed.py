@@ -71,7 +71,7 @@ def embed(
         )
     prompt = "" if has_ids else read_prompt(recipe, prompt_name)
     skip = 0 if recipe.pools_prompt or not prompt else model.prompt_length(prompt)
-    rows = _read_ids(model, texts, truncate=truncate) if has_ids else _tokenize(model, texts, prompt, truncate=truncate)
+    rows = _read_ids(model, texts, truncate) if has_ids else _tokenize(model, texts, prompt, skip, truncate)
     order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))  # if memory is short, the first batch fails
     done = [] if rows else [model.finish(torch.zeros(0, model.hidden_size * len(poolings), device=device))]
     bar = tqdm(total=len(rows), desc="embed", unit="text", file=sys.stderr, disable=not progress)
@@ -108,24 +108,27 @@ def _check(model: Encoder, texts: Sequence[Any]) -> bool:
     return False
 
 
-def _read_ids(model: Encoder, texts: Sequence[Any], *, truncate: bool) -> list[list[int]]:
+def _read_ids(model: Encoder, texts: Sequence[Any], truncate: bool) -> list[list[int]]:
     """The token ids that were given; with `truncate`, lists that are too long lose their last ids."""
     most = model.context_length if truncate else None
     rows = [read_token_ids(f"text {number}", row, model.vocab_size)[:most] for number, row in enumerate(texts)]
-    return _checked(model, rows, texts)
+    return _checked(model, rows, texts, 0)
 
 
-def _tokenize(model: Encoder, texts: Sequence[Any], prompt: str, *, truncate: bool) -> list[list[int]]:
+def _tokenize(model: Encoder, texts: Sequence[Any], prompt: str, skip: int, truncate: bool) -> list[list[int]]:
     """The token ids of the prompt and each text together, checked."""
     rows = model.tokenize([prompt + text for text in texts], truncate=truncate) if texts else []
-    return _checked(model, rows, texts)
+    return _checked(model, rows, texts, skip)
 
 
-def _checked(model: Encoder, rows: list[list[int]], texts: Sequence[Any]) -> list[list[int]]:
-    """Check that no row of token ids is empty or too long, and return the rows."""
+def _checked(model: Encoder, rows: list[list[int]], texts: Sequence[Any], skip: int) -> list[list[int]]:
+    """Check that each row of token ids has some behind those that are skipped, and not too many; return the rows."""
     for number, row in enumerate(rows):
-        if not row:
-            raise ArgumentError(f"text {number}, {show(texts[number])}, has no tokens and so no vector; leave it out.")
+        if len(row) <= skip:
+            where = " behind the prompt" if skip else ""
+            raise ArgumentError(
+                f"text {number}, {show(texts[number])}, has no tokens{where} and so no vector; leave it out."
+            )
         if len(row) > model.context_length:
             raise ArgumentError(
                 f"text {number} has {len(row)} tokens, the encoder's context is {model.context_length}: split it, or "

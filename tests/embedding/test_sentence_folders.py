@@ -182,6 +182,17 @@ def test_prompts(tmp_path: Path, include: bool, pooling: str) -> None:
         gen.embed(model, TEXTS, prompt_name="passage")
 
 
+def test_a_text_whose_tokens_are_all_the_prompts_is_refused(tmp_path: Path) -> None:
+    prompts = {"query": "the moon sat on ", "long": "the moon sat on " * 20}
+    path = build(tmp_path, tokenizer=encoder_tokenizer(special=False), prompts=prompts)
+    change(path / "1_Pooling/config.json", include_prompt=False)
+    _, model = load(path)
+    with pytest.raises(gen.ArgumentError, match="text 1, '', has no tokens behind the prompt and so no vector"):
+        gen.embed(model, ["a", ""], prompt_name="query")
+    with pytest.raises(gen.ArgumentError, match="text 0, 'a', has no tokens behind the prompt"):
+        gen.embed(model, ["a"], prompt_name="long", truncate=True)
+
+
 def test_a_text_model_that_pools_its_last_token(tmp_path: Path) -> None:
     text_model = tiny_model(vocab_size=len(WORDS)).model
     same(build(tmp_path, modules.Normalize(), pooling="lasttoken", encoder=text_model))
