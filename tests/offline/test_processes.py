@@ -106,7 +106,7 @@ def test_workers_on_one_cpu_share_what_cores_and_quota_allow(monkeypatch: pytest
 def test_sets_have_one_order_in_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "python"
     program.write_text(f"""#!/bin/sh
-exec {sys.executable} -c "import json; print(json.dumps(dict(order=[*set('abcdefgh')])))"
+exec "{sys.executable}" -c "import json; print(json.dumps(dict(order=[*set('abcdefgh')])))"
 """)
     program.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(program))

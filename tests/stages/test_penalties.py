@@ -282,7 +282,7 @@ def test_beams_carry_their_own_tokens(model: Any) -> None:
 
 
 def test_a_sampler_with_processors_cannot_be_called_without_the_tokens_so_far() -> None:
-    with pytest.raises(gen.ArgumentError, match=r"need the tokens so far, which only gen\.generate and gen\.stream"):
+    with pytest.raises(gen.ArgumentError, match="need the tokens so far, which gen's own loop has"):
         greedy(repetition_penalty=1.2)(torch.zeros(1, 4), torch.zeros(1))
 
 
