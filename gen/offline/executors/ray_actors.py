@@ -2,10 +2,13 @@
 
 import json
 import logging
+import sys
 from typing import Any
 
 from gen.errors import ArgumentError
 from gen.offline.executors.processes import ENVIRONMENT, Answer, Worker, WorkerDied, read_answer
+
+logger = logging.getLogger("gen")
 
 _NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
 
@@ -28,6 +31,14 @@ class RayActors:
             ) from error
         self.devices: list[str] = []
         self._ray, self._address = ray, address
+        # Ray begins a process with an environment of its own by a line of shell in which Python's path is not quoted
+        self._settings = {} if " " in sys.executable else {"runtime_env": {"env_vars": ENVIRONMENT}}
+        if not self._settings:
+            logger.warning(
+                "the path of Python, %s, has a space, so Ray gives actors no environment: sets in values may have "
+                "another order in parts that are made again",
+                sys.executable,
+            )
         self._connected = False
 
     def slots(self) -> list[str]:
@@ -40,7 +51,7 @@ class RayActors:
     def worker(self, slot: str | None) -> tuple[Worker, str | None]:
         """See `Executor.worker`: the actor begins where and when Ray has room for it."""
         needs = self._needs()
-        actor = self._ray.remote(max_restarts=0, runtime_env={"env_vars": ENVIRONMENT}, **needs)(Actor).remote()
+        actor = self._ray.remote(max_restarts=0, **self._settings, **needs)(Actor).remote()
         return RayWorker(self._ray, actor), "cuda:0" if "num_gpus" in needs else "cpu"  # the only GPU that it sees
 
     def close(self) -> None:
