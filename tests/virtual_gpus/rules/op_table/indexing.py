@@ -6,6 +6,7 @@ operators the check that torchgen writes if they have no `device_check: NoCheck`
 
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -159,7 +160,10 @@ INDEXING = [
         GPU0,
         WAITS_OF_A_NUMBER,
     ),
-    Case("set: a number by CPU indices", lambda a, i: _set(a, i, 0.0), (floats(GPU0, 2), index(HOST, 2)), GPU0, 2),
+    Case("set: a number by a list", lambda a: _set(a, [0, 1], 0), (floats(GPU0, 2),), GPU0, 2),
+    Case("set: a number in a row by a list", lambda a: _set(a, (1, [0, 1]), 0.0), (floats(GPU0, 2, 2),), GPU0, 2),
+    Case("set: a number by a CPU array", lambda a: _set(a, numpy.array([0, 1]), 0.0), (floats(GPU0, 2),), GPU0, 2),
+    Case("set: a number by CPU indices", lambda a, i: _set(a, i, 0), (floats(GPU0, 2), index(HOST, 2)), GPU0, 2),
     Case("set: a number by a slice", lambda a: _set(a, slice(1), 0.0), (floats(GPU0, 2),), GPU0),
     Case(
         "set: a CPU vector by a slice", lambda a, b: _set(a, slice(2), b), (floats(GPU0, 2), floats(HOST, 2)), GPU0, 1

@@ -49,13 +49,18 @@ def setitem(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     index is on another device: torch 2.15 fills by masks and indices, but only those on the target's device."""
     target, index, value = args
     parts = index if isinstance(index, tuple) else (index,)
-    if isinstance(value, Number) and any(
-        isinstance(part, Tensor) and place_of(part) != place_of(target) for part in parts
-    ):
-        value = torch.tensor(value, device="cpu")
+    if isinstance(value, Number) and any(_lies_elsewhere(part, place_of(target)) for part in parts):
+        value = torch.tensor(value, dtype=target.dtype, device="cpu")
     elif _needs_way_back(target, value) and not any(isinstance(part, Tensor | list | bool) for part in parts):
         value = to(value, target.device)
     return call_plainly(func, (target, index, value), kwargs)
+
+
+def _lies_elsewhere(part: Any, place: int) -> bool:
+    """Whether a part of an index is a tensor of another device; here torch makes one of a list on the CPU."""
+    if isinstance(part, Tensor):
+        return place_of(part) != place
+    return place != CPU and (isinstance(part, Sequence) or getattr(part, "ndim", 0) > 0)
 
 
 def ctc_loss(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
