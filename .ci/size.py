@@ -19,9 +19,9 @@ PARTS = [GEN, "virtual GPUs", "tests", "benchmarks"]
 LIMITS: dict[tuple[str, str], tuple[float, float]] = {
     (GEN, "lines"): (49_658, 38_000),
     (GEN, "files"): (317, 255),
-    ("virtual GPUs", "lines"): (7_195, 7_200),
+    ("virtual GPUs", "lines"): (7_200, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (52_907, 41_000),
+    ("tests", "lines"): (52_911, 41_000),
     ("benchmarks", "lines"): (11_942, 10_000),
     ("all of gen", "tokens per line of code"): (10.37, 10.2),
 }
