@@ -100,8 +100,8 @@ def find_source(path_or_hub_id: str | Path, revision: str | None = None) -> Sour
         return Source(name=str(path), revision=revision)
     if path.is_file():
         raise ModelError(
-            f"{show_path(path)} is a file, and no GGUF file; if you mean a model on the Hub, rename the file or work "
-            "in another directory: transformers would read the file instead."
+            f"{show_path(path)} is a file; give a directory, or to gen.load a GGUF file. If you mean a model on the "
+            "Hub, rename the file or work in another directory: transformers would read the file instead."
         )
     if isinstance(path_or_hub_id, str) and _HUB_ID.fullmatch(path_or_hub_id):
         return _ask_hub(path_or_hub_id, revision)

@@ -59,13 +59,13 @@ def load(
             "float16", weights and computation have that type.
         device_map: how accelerate spreads the model over several devices, as "auto" or a dict; instead of `device`.
         revision: branch, tag or commit on the Hub.
-        trust_remote_code: whether code that comes with the model may run.
+        trust_remote_code: whether code that comes with the model may run; with a GGUF file comes none.
         attn_implementation: "sdpa" or "eager"; None is the model's own choice.
         quantization_config: how to quantise the weights, as transformers.BitsAndBytesConfig(load_in_4bit=True); its
             package is yours to install. None is the checkpoint's own way.
         context_length: how many tokens a text may have, prompt and new ones, as for `from_transformers`.
         replay: for a model with code of its own, see `from_transformers`.
-        probe: see `from_transformers`.
+        probe: see `from_transformers`; an EXL3 checkpoint is not probed.
         pack: whether the linear layers of a model on a CPU are packed: their weights are brought into a layout that it
             reads faster, and cannot be changed any more. None packs where that is faster on this kind of CPU, but no
             adapters; see docs/guides/devices.md.
@@ -103,7 +103,7 @@ def load(
         )
         _keep_logits_(gguf_model)
         _suit_(gguf_model, pack, dtype)
-        return _take(gguf_model, gguf_tokenizer, context_length, probe, own=True)
+        return _take(gguf_model, gguf_tokenizer, context_length, replay, probe, own=True)
     source = find_asked(path_or_hub_id, revision)
     if dtype is None and source.name == str(DEMO):
         weights_dtype = torch.float32
@@ -111,10 +111,10 @@ def load(
     base = adapter.base if adapter else source
     if is_exl3(base):
         asked = (dtype, device_map, attn_implementation, quantization_config, pack, adapter)
-        if replay or any(one is not None for one in asked):
+        if trust_remote_code or replay or any(one is not None for one in asked):
             raise ArgumentError(
                 f"{show_path(base.name)} is an EXL3 checkpoint, which exllamav3 runs by itself: leave out dtype, "
-                "device_map, attn_implementation, quantization_config, replay, pack and adapters."
+                "device_map, trust_remote_code, attn_implementation, quantization_config, replay, pack and adapters."
             )
         from gen.models.exllama.exllamav3 import from_exllamav3
 
@@ -158,9 +158,7 @@ def load(
         raise ModelError(f"{show_path(base.name)} lacks {len(missing)} weights of a language model, such as {names}.")
     if pack or not adapter:
         _suit_(model, pack, dtype)
-    taken = _take(model.eval(), tokenizer, context_length, probe, own=True)
-    taken.replay = replay
-    return taken
+    return _take(model.eval(), tokenizer, context_length, replay, probe, own=True)
 
 
 def _suit_(model: "PreTrainedModel", pack: bool | None, dtype: object) -> None:
@@ -222,15 +220,14 @@ def from_transformers(
     check_flag("pack", pack)
     if pack:
         _suit_(model, pack, None)
-    taken = _take(model, tokenizer, context_length, probe, own=False)
-    taken.replay = replay
-    return taken
+    return _take(model, tokenizer, context_length, replay, probe, own=False)
 
 
 def _take(
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase | ProcessorMixin",
     context_length: int | None,
+    replay: bool,
     probe: bool,
     *,
     own: bool,
@@ -243,6 +240,7 @@ def _take(
     taken = _adapter(model, tokenizer, context_length, own)
     if probe:
         probe_model(taken)
+    taken.replay = replay
     return taken
 
 

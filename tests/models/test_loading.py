@@ -162,7 +162,7 @@ def test_a_file_that_has_a_models_name_by_chance_is_not_taken_for_a_model(
     assert greedy(gen.load("demo", device="cpu")) == expected
     for name in ("gpt2", "organisation/name", "other.log"):
         for load in (gen.load, gen.load_encoder):
-            with pytest.raises(gen.ModelError, match=f"'{name}' is a file, .* if you mean a model on the Hub, rename"):
+            with pytest.raises(gen.ModelError, match=f"'{name}' is a file; .* If you mean a model on the Hub, rename"):
                 load(name)
     for path in (Path("gpt2"), "./gpt2", str(tmp_path / "gpt2")):  # these name nothing but a file
         with pytest.raises(gen.ModelError, match="gpt2' is no GGUF file: it begins with b'no model'"):

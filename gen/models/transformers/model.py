@@ -162,7 +162,7 @@ class TransformersModel(Model):
     def save(self, folder: str | PathLike[str]) -> None:
         """Write weights, config, generation config, tokenizer and chat template into a folder, as a checkpoint that
         `gen.load` and transformers read. Weights have the dtype that they have here; packed ones that of their
-        checkpoint. What `context_length` was set to is no part of it.
+        checkpoint. What else was given to `gen.load`, as `context_length`, is no part of it: give it again.
 
         Raises:
             ArgumentError: it is no folder.

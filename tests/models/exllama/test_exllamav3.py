@@ -366,8 +366,10 @@ def test_gen_load_refuses_exl3_weights_on_the_cpu_and_those_that_the_config_does
         gen.load(tmp_path / "unnamed", device="cuda:1")
     assert isinstance(load(tmp_path / "unnamed"), Exllamav3Model)
     assert isinstance(gen.load(exl3 / "exl3", device="cuda:1", context_length=40), Exllamav3Model)
-    with pytest.raises(gen.ArgumentError, match="is an EXL3 checkpoint, which exllamav3 runs by itself: leave"):
-        gen.load(exl3 / "exl3", device="cuda:1", dtype="bfloat16")
+    options: list[Any] = [{"dtype": "bfloat16"}, {"trust_remote_code": True}]
+    for option in options:
+        with pytest.raises(gen.ArgumentError, match="is an EXL3 checkpoint, which exllamav3 runs by itself: leave"):
+            gen.load(exl3 / "exl3", device="cuda:1", **option)
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "exllamav3", None)
         with pytest.raises(gen.ModelError, match=r"exllamav3 cannot be used .*pip install"):

@@ -185,7 +185,8 @@ def test_reading_shows_progress_on_stderr(
     assert re.search(r"Reading weights: +100%", err)
 
 
-def test_options_of_the_hub_are_refused_for_a_file(written: tuple[Path, PreTrainedModel]) -> None:
+def test_an_option_acts_or_is_refused_for_a_file(written: tuple[Path, PreTrainedModel]) -> None:
+    assert gen.load(written[0], device="cpu", replay=True).replay
     with pytest.raises(ArgumentError, match="are for checkpoints in Hugging Face format"):
         gen.load(written[0], revision="main")
     with pytest.raises(ArgumentError, match="are for checkpoints in Hugging Face format"):
