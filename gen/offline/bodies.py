@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
-import gen
 from gen.calls.call import Call
 from gen.loop.jobs import Job
 from gen.loop.results.events import Events
@@ -17,7 +16,7 @@ from gen.offline.rows import Row
 from gen.requests.settings import Settings
 from gen.samplers import MultinomialSampler, Sampler
 from gen.server.errors import in_openai_form, refused, told
-from gen.server.protocols.chat import ChatBody, read_chat, whole_chat
+from gen.server.protocols.chat import ChatBody, ChatWriter
 from gen.server.texts import Ended
 
 
@@ -26,26 +25,23 @@ class ReadBody:
     """A body that was read.
 
     Attributes:
-        fields: its fields.
-        messages: its conversation.
-        output_type: its output type; None if it has none.
+        writer: writes its answer.
         settings: its own settings, in the form of `Settings`.
         copies: how often each text is written: several times if the body asks a sampler that does not draw for n texts.
-        called: the finish_reason of texts that end with calls of tools.
     """
 
-    fields: ChatBody
-    messages: Any
-    output_type: Any
+    writer: ChatWriter
     settings: Mapping[str, Any]
     copies: int
-    called: str
 
 
-def read_body(model: Model, body: Mapping[str, Any], usual: Sampler | None, known: set[str]) -> ReadBody:
+def read_body(
+    model: Model, settings: Mapping[str, Any], body: Mapping[str, Any], usual: Sampler | None, known: set[str]
+) -> ReadBody:
     """Read the body of a line.
 
     Args:
+        settings: the job's.
         usual: the job's sampler.
         known: unknown fields that were reported already; newly reported ones are added.
     """
@@ -56,7 +52,8 @@ def read_body(model: Model, body: Mapping[str, Any], usual: Sampler | None, know
     for name in {*fields.ignored} - known:
         known.add(name)
         say(f"bodies have a field {name!r}, which nobody knows; it is left out.")
-    asked, called = read_chat(model, fields, math.inf)
+    writer = ChatWriter(model, fields, settings["model"], math.inf)
+    asked = writer.asked
     sampler = fields.sampler(model, usual)
     copies = fields.n
     if isinstance(sampler, MultinomialSampler):
@@ -70,33 +67,24 @@ def read_body(model: Model, body: Mapping[str, Any], usual: Sampler | None, know
         if value != getattr(Settings, name, value) or (value is not None and said & {*fields.renamed.get(name, [name])})
     }
     return ReadBody(
-        fields=fields,
-        messages=asked.prompts[0],
-        output_type=asked.output_type,
+        writer=writer,
         settings=own | {"sampler": sampler, "shorten": True, "local_files": False, "limits_thoughts": True},
         copies=copies,
-        called=called,
     )
 
 
-def answer_of(manifest: Manifest, row: Row, body: ReadBody, call: Call, job: Job, model: Model) -> Result:
+def answer_of(manifest: Manifest, row: Row, body: ReadBody, call: Call, job: Job) -> Result:
     """The line of a row's answer. It follows from the row and the manifest, so that equal parts are equal bytes."""
     request = job.request
     ended = [
         Ended(made, Events(request, job.told_of_prompt).whole(made)) for made in call.completions(job)
     ] * body.copies
-    whole = whole_chat(model.tokenizer, body.fields, ended, len(request.prompt_ids), body.called)
+    whole = body.writer.whole(ended, len(request.prompt_ids))
     del whole["usage"]["prompt_tokens_details"]  # which tokens were read before depends on the rows beside this one
     calls = [call for choice in whole["choices"] for call in choice["message"].get("tool_calls", ())]
     for number, one in enumerate(calls):
         one["id"] = "call_" + blake2b(f"{row.id}\0{number}".encode(errors="surrogatepass"), digest_size=12).hexdigest()
-    head = {
-        "id": f"chatcmpl-{row.id}",
-        "created": manifest.created,
-        "model": manifest.settings["model"],
-        "system_fingerprint": f"gen-{gen.__version__}",
-    }
-    return _line(row, 200, head | whole)
+    return _line(row, 200, whole | {"id": f"chatcmpl-{row.id}", "created": manifest.created})
 
 
 def refusal_of(row: Row, error: Exception) -> Result:

@@ -39,12 +39,12 @@ class ReadRow:
     call: Call
     body: "ReadBody | None"
 
-    def result(self, manifest: Manifest, model: Model, job: Job) -> Result:
+    def result(self, manifest: Manifest, job: Job) -> Result:
         """The result of the row."""
         if self.body is not None:
             from gen.offline.bodies import answer_of
 
-            return answer_of(manifest, self.row, self.body, self.call, job, model)
+            return answer_of(manifest, self.row, self.body, self.call, job)
         found = self.call.result(job)
         several, typed = isinstance(found, list), job.request.constraint is not None
         result = result_of(self.row, found if several else [found], several=several, typed=typed)
@@ -79,10 +79,11 @@ class Reader:
         if row.body is not None:
             from gen.offline.bodies import read_body
 
-            body = read_body(self._model, row.body, self._sampler, self._known)
-            prompt, given = body.messages, {**given, **body.settings}
-            if body.output_type is not None:
-                constraint = gen.compile(self._model, body.output_type)
+            body = read_body(self._model, self._settings, row.body, self._sampler, self._known)
+            asked = body.writer.asked
+            prompt, given = asked.prompts[0], {**given, **body.settings}
+            if asked.output_type is not None:
+                constraint = gen.compile(self._model, asked.output_type)
         settings = Settings(**{name: value for name, value in given.items() if name in Settings.__annotations__})
         returned = self._settings["num_return_sequences"]
         call = read_call(

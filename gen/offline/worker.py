@@ -145,7 +145,7 @@ class Worker:
         jobs = self._run([one.call for one in read.values()], rows=manifest.batch_size)
         for (index, one), job in zip(read.items(), jobs, strict=True):
             try:
-                results[index] = one.result(manifest, self._model, job)
+                results[index] = one.result(manifest, job)
             except TooManyRows as error:
                 raise GenError(
                     f"batch_size={manifest.batch_size} is too much for the memory of {self._model.placement}: {error} "

@@ -18,8 +18,8 @@ from gen.server.errors import ApiError, ClientGone, in_anthropic_form, in_openai
 from gen.server.keys import Keys
 from gen.server.metrics import Metrics
 from gen.server.openapi import describe
-from gen.server.protocols.chat import ChatBody, chat
-from gen.server.protocols.completions import CompletionBody, complete
+from gen.server.protocols.chat import ChatBody, ChatWriter
+from gen.server.protocols.completions import CompletionBody, CompletionWriter
 from gen.server.protocols.embeddings import (
     EmbedderBody,
     EmbeddingsBody,
@@ -29,24 +29,23 @@ from gen.server.protocols.embeddings import (
     rerank,
     score,
 )
-from gen.server.protocols.messages import MessagesBody, count_tokens, send_message
+from gen.server.protocols.messages import MessagesBody, MessageWriter, count_tokens
 from gen.server.protocols.model import DetokenizeBody, TokenizeBody, detokenize, list_models, one_model, tokenize
-from gen.server.protocols.responses import ResponsesBody, respond
+from gen.server.protocols.responses import ResponsesBody, ResponseWriter
 from gen.server.sampling import SamplingFields
 from gen.server.served import LARGE, Served
 from gen.server.settings import Settings
-from gen.server.texts import Texts
-from gen.server.writing import Asking, EventStream
+from gen.server.writing import EventStream, Writer
 
 Answer = Response | EventStream
 Handler = Callable[[Request], Awaitable[Answer]]
 ErrorForm = Callable[[ApiError], dict[str, Any]]
 
-TEXTS: list[tuple[str, str, type[Body], Callable[..., Asking], ErrorForm]] = [
-    ("/v1/chat/completions", "chat", ChatBody, chat, in_openai_form),
-    ("/v1/completions", "completions", CompletionBody, complete, in_openai_form),
-    ("/v1/responses", "responses", ResponsesBody, respond, in_openai_form),
-    ("/v1/messages", "messages", MessagesBody, send_message, in_anthropic_form),
+TEXTS: list[tuple[str, str, type[Body], Callable[..., Writer], ErrorForm]] = [
+    ("/v1/chat/completions", "chat", ChatBody, ChatWriter.of, in_openai_form),
+    ("/v1/completions", "completions", CompletionBody, CompletionWriter, in_openai_form),
+    ("/v1/responses", "responses", ResponsesBody, ResponseWriter, in_openai_form),
+    ("/v1/messages", "messages", MessagesBody, MessageWriter, in_anthropic_form),
 ]
 OTHERS: list[tuple[str, str, type[Body], Callable[..., dict[str, Any]], ErrorForm]] = [
     ("/v1/messages/count_tokens", "count_tokens", MessagesBody, count_tokens, in_anthropic_form),
@@ -104,30 +103,29 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
             account.words["max_new_tokens"] = "the server's max_new_tokens"
         return body
 
-    def writing(body_type: type[Body], ask: Callable[..., Asking]) -> Handler:
+    def writing(body_type: type[Body], make: Callable[..., Writer]) -> Handler:
         """A handler that answers with texts, whole or as a stream. All that it does counts in the request's time."""
 
         async def handle(request: Request) -> Answer:
             account, wanted = account_of(request), served.under_way.request(settings.request_timeout)
             data = await wanted.result(read_body(request, settings.max_body_mb * 2**20))
 
-            def asking() -> Asking:
-                return ask(served, read(account, body_type, data))
+            def made() -> Writer:
+                return make(served, read(account, body_type, data))
 
-            async def begun() -> tuple[Texts, Asking]:
-                found = await served.in_thread(asking, size=len(data)) if len(data) > LARGE else asking()
-                account.texts = texts = await served.begin(found.asked, len(data))
-                return texts, found
+            async def begun() -> Writer:
+                writer = await served.in_thread(made, size=len(data)) if len(data) > LARGE else made()
+                account.texts = writer.texts = await served.begin(writer.asked, len(data))
+                return writer
 
-            texts, found = await wanted.result(begun(), request.receive)
-            writer = found.writer(texts)
-            if found.stream:
-                return EventStream(texts, writer, wanted, account)
+            writer = await wanted.result(begun(), request.receive)
+            if writer.stream:
+                return EventStream(writer, wanted, account)
             try:
-                ended = await wanted.result(texts.all(), request.receive)
-                return JSONResponse(writer.whole(ended, texts.prompt_tokens))
+                ended = await wanted.result(writer.texts.all(), request.receive)
+                return JSONResponse(writer.whole(ended, writer.texts.prompt_tokens))
             finally:
-                texts.cancel()
+                writer.texts.cancel()
 
         return handle
 

@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gen.completions import Completion, StreamEvent
@@ -29,7 +29,18 @@ _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=Fa
 
 
 class Writer(Protocol):
-    """Writes the texts of one request in the form of a protocol. An event is the text to send, with its empty line."""
+    """What a request asks for, and its answer in the form of a protocol. An event is the text to send, with its empty
+    line.
+
+    Attributes:
+        asked: what the request asks of the engine.
+        stream: whether the answer is a stream.
+        texts: what the engine makes; set once they have joined it.
+    """
+
+    asked: Asked
+    stream: bool
+    texts: Texts
 
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
         """The answer to a client that waits for the end."""
@@ -50,21 +61,6 @@ class Writer(Protocol):
         """The events after an error, instead of all others that were to come."""
 
 
-@dataclass(frozen=True)
-class Asking:
-    """A request that was read.
-
-    Attributes:
-        asked: what it asks of the engine.
-        writer: makes the writer of the answer, once the texts have joined the engine.
-        stream: whether the answer is a stream.
-    """
-
-    asked: Asked
-    writer: Callable[[Texts], Writer]
-    stream: bool
-
-
 class EventStream:
     """An answer as a stream, an ASGI application; it goes on while its client wants it. An error is its last event.
 
@@ -72,8 +68,8 @@ class EventStream:
         account: is told the status with which it ends: 200, or that of an error.
     """
 
-    def __init__(self, texts: Texts, writer: Writer, wanted: Wanted, account: Account) -> None:
-        self._texts, self._writer, self._wanted, self._account = texts, writer, wanted, account
+    def __init__(self, writer: Writer, wanted: Wanted, account: Account) -> None:
+        self._writer, self._wanted, self._account = writer, wanted, account
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         status, last = 200, b""
@@ -86,7 +82,7 @@ class EventStream:
             told_error = told(error, self._account.words)
             status, last = told_error.status, "".join(self._writer.fail(told_error)).encode()
         finally:
-            self._texts.cancel()
+            self._writer.texts.cancel()
             self._account.status = status
         if last:
             with suppress(TimeoutError):  # a client that reads nothing does not read this either
@@ -94,9 +90,9 @@ class EventStream:
                     await send({"type": "http.response.body", "body": last})
 
     async def _send_events(self, send: "Send") -> None:
-        writer, made = self._writer, dict[int, Completion]()
-        events, more = writer.begin(self._texts.prompt_tokens), True
-        async with aclosing(self._texts.events()) as coming:
+        writer, texts, made = self._writer, self._writer.texts, dict[int, Completion]()
+        events, more = writer.begin(texts.prompt_tokens), True
+        async with aclosing(texts.events()) as coming:
             while more:
                 if piece := "".join(events):
                     await send({"type": "http.response.body", "body": piece.encode(), "more_body": True})
@@ -105,8 +101,8 @@ class EventStream:
                     events = writer.grow(number, found)
                 else:
                     made[number] = found
-                    events, more = writer.end(number, found), len(made) < len(self._texts.streams)
-        closing = writer.close([made[number] for number in sorted(made)], self._texts.prompt_tokens)
+                    events, more = writer.end(number, found), len(made) < len(texts.streams)
+        closing = writer.close([made[number] for number in sorted(made)], texts.prompt_tokens)
         await send({"type": "http.response.body", "body": "".join([*events, *closing]).encode()})
 
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -16,11 +15,10 @@ from gen.server.likelihoods import in_chat_form, in_prompt_form, likely_prompt, 
 from gen.server.output_types import WORDS, new_id, read_tools
 from gen.server.protocols.chunks import ChunkedBody, ChunkWriter, Likeliest
 from gen.server.sampling import NOT_SUPPORTED
-from gen.server.served import Asked, Served
-from gen.server.texts import Ended, Texts
-from gen.server.writing import Asking, usage_of
+from gen.server.served import Served
+from gen.server.texts import Ended
+from gen.server.writing import usage_of
 from gen.tokens.thoughts import Thinking
-from gen.tokens.tokenizers import Tokenizer
 
 
 class ChatBody(ChunkedBody):
@@ -62,71 +60,7 @@ class ChatBody(ChunkedBody):
     store: Any = None
 
 
-def read_chat(model: Model, body: ChatBody, most_kb: float) -> tuple[Asked, str]:
-    """What a body asks for, and the finish_reason of texts that end with calls of tools.
-
-    Args:
-        most_kb: how large schemas and tools may be, in KiB.
-    """
-    if body.top_logprobs is not None and not body.logprobs:
-        raise refused("top_logprobs need logprobs=true; give both.", "top_logprobs")
-    messages = read_messages(body.messages)
-    template, thinks = _template_arguments(model, body, messages)
-    tools = read_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls, most_kb=most_kb)
-    asked = asked_of_chat(
-        model,
-        body,
-        messages,
-        tools=tools,
-        output_type=body.output_type(most_kb),
-        template=template,
-        thinks=body.thinking_token_budget if body.thinking_token_budget is not None else thinks,
-        n=body.n,
-        top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-    )
-    named = tools is None or tools.choice not in WORDS  # a call that is asked for by name
-    return asked, "stop" if named else "tool_calls"
-
-
-def whole_chat(
-    tokenizer: Tokenizer, body: ChatBody, ended: Sequence[Ended], prompt_tokens: int, called: str
-) -> dict[str, Any]:
-    """The answer without the fields of `ChatWriter` that come first, such as its id.
-
-    Args:
-        called: the finish_reason of texts that end with calls of tools.
-    """
-    return {
-        "object": "chat.completion",
-        "choices": [_choice(tokenizer, body, number, one, called) for number, one in enumerate(ended)],
-        "usage": usage_of([one.completion for one in ended], prompt_tokens, tokenizer, body.n),
-    }
-
-
-def _choice(tokenizer: Tokenizer, body: ChatBody, number: int, ended: Ended, called: str) -> dict[str, Any]:
-    said, calls = ended.said, list[dict[str, Any]]()
-    for one in said.tool_calls:
-        if one.name is not None:
-            calls.append(call_of(one))
-        else:
-            calls[one.number]["function"]["arguments"] += one.arguments
-    content = said.text or (None if calls else "")
-    message: dict[str, Any] = {
-        "role": "assistant",
-        "content": content,
-        "refusal": None,
-    }
-    if calls:
-        message["tool_calls"] = calls
-    return {
-        "index": number,
-        "message": message | thought(said.reasoning),
-        "logprobs": logprobs_of(tokenizer, body, said),
-        **body.finished(ended.completion, called if calls else "stop"),
-    }
-
-
-def call_of(delta: ToolCallDelta) -> dict[str, Any]:
+def _call(delta: ToolCallDelta) -> dict[str, Any]:
     """A piece of a call; the call's first piece has the name and an id."""
     function = {"arguments": delta.arguments}
     if delta.name is None:
@@ -134,12 +68,7 @@ def call_of(delta: ToolCallDelta) -> dict[str, Any]:
     return {"id": delta.id or new_id("call_"), "type": "function", "function": {"name": delta.name, **function}}
 
 
-def logprobs_of(tokenizer: Tokenizer, body: ChatBody, new: StreamEvent) -> dict[str, Any] | None:
-    """The log-probabilities of an event's tokens; None if not asked for."""
-    return in_chat_form(tokenizer, likely_tokens(new)) if body.logprobs else None
-
-
-def thought(reasoning: str) -> dict[str, Any]:
+def _thought(reasoning: str) -> dict[str, Any]:
     """What the model has thought, under both names that servers use for it."""
     return {"reasoning_content": reasoning, "reasoning": reasoning} if reasoning else {}
 
@@ -153,31 +82,51 @@ def _template_arguments(
     return thoughts | clients_template(body.chat_template_kwargs) | turn, thinks
 
 
-def chat(served: Served, body: ChatBody) -> Asking:
-    """What a conversation asks for."""
-    name = served.name_of(body.model)
-    asked, called = read_chat(served.model, body, served.settings.max_schema_kb)
-    asked = replace(asked, prompt_logprobs=body.prompt_logprobs, receipts=body.return_receipt)
-    return Asking(asked, partial(ChatWriter, served, body, name, called=called), body.stream)
-
-
 class ChatWriter(ChunkWriter):
     """Writes chat completions, and chunks of them.
 
     Args:
-        called: the finish_reason of texts that end with calls of tools.
+        name: the model's.
+        most_kb: how large schemas and tools may be, in KiB.
     """
 
-    def __init__(self, served: Served, body: ChatBody, name: str, texts: Texts, called: str) -> None:
+    def __init__(self, model: Model, body: ChatBody, name: str, most_kb: float) -> None:
+        if body.top_logprobs is not None and not body.logprobs:
+            raise refused("top_logprobs need logprobs=true; give both.", "top_logprobs")
+        messages = read_messages(body.messages)
+        template, thinks = _template_arguments(model, body, messages)
+        tools = read_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls, most_kb=most_kb)
+        asked = asked_of_chat(
+            model,
+            body,
+            messages,
+            tools=tools,
+            output_type=body.output_type(most_kb),
+            template=template,
+            thinks=body.thinking_token_budget if body.thinking_token_budget is not None else thinks,
+            n=body.n,
+            top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        )
+        asked = replace(asked, prompt_logprobs=body.prompt_logprobs, receipts=body.return_receipt)
         head = {"object": "chat.completion.chunk", "model": name, "system_fingerprint": f"gen-{gen.__version__}"}
-        super().__init__(served.model.tokenizer, body, "chatcmpl-", **head)
-        self._body, self._texts, self._called = body, texts, called
+        super().__init__(model.tokenizer, body, asked, "chatcmpl-", **head)
+        named = tools is None or tools.choice not in WORDS  # a call that is asked for by name
+        self._body, self._called = body, "stop" if named else "tool_calls"
         self._calls: set[int] = set()  # the numbers of texts that call tools
 
+    @classmethod
+    def of(cls, served: Served, body: ChatBody) -> Self:
+        """The writer of a server's answer."""
+        return cls(served.model, body, served.name_of(body.model), served.settings.max_schema_kb)
+
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
-        answer = self._head | whole_chat(self._tokenizer, self._body, ended, prompt_tokens, self._called)
+        answer = self._head | {
+            "object": "chat.completion",
+            "choices": [self._choice(number, one) for number, one in enumerate(ended)],
+            "usage": usage_of([one.completion for one in ended], prompt_tokens, self._tokenizer, self._n),
+        }
         if (top := self._body.prompt_logprobs) is not None:
-            before = likely_prompt(self._texts.prompt_ids(0), ended[0].said.prompt_logprobs or [], top)
+            before = likely_prompt(self.texts.prompt_ids(0), ended[0].said.prompt_logprobs or [], top)
             answer["prompt_logprobs"] = in_prompt_form(self._tokenizer, before)
         return answer
 
@@ -186,18 +135,36 @@ class ChatWriter(ChunkWriter):
             yield self._chunk(number, {"role": "assistant", "content": ""})
 
     def grow(self, number: int, new: StreamEvent) -> Iterable[str]:
-        delta: dict[str, Any] = thought(new.reasoning)
+        delta: dict[str, Any] = _thought(new.reasoning)
         if new.text:
             delta["content"] = new.text
         if new.tool_calls:
             self._calls.add(number)
-            delta["tool_calls"] = [{"index": one.number, **call_of(one)} for one in new.tool_calls]
+            delta["tool_calls"] = [{"index": one.number, **_call(one)} for one in new.tool_calls]
         if delta or self._body.logprobs:
-            yield self._chunk(number, delta, {"logprobs": logprobs_of(self._tokenizer, self._body, new)})
+            yield self._chunk(number, delta, {"logprobs": self._logprobs(new)})
 
     def end(self, number: int, completion: Completion) -> Iterable[str]:
         called = self._called if number in self._calls else "stop"
         yield self._chunk(number, {}, self._body.finished(completion, called))
+
+    def _choice(self, number: int, ended: Ended) -> dict[str, Any]:
+        said, calls = ended.said, list[dict[str, Any]]()
+        for one in said.tool_calls:
+            if one.name is not None:
+                calls.append(_call(one))
+            else:
+                calls[one.number]["function"]["arguments"] += one.arguments
+        message = {"role": "assistant", "content": said.text or (None if calls else ""), "refusal": None}
+        return {
+            "index": number,
+            "message": message | ({"tool_calls": calls} if calls else {}) | _thought(said.reasoning),
+            "logprobs": self._logprobs(said),
+            **self._body.finished(ended.completion, self._called if calls else "stop"),
+        }
+
+    def _logprobs(self, new: StreamEvent) -> dict[str, Any] | None:
+        return in_chat_form(self._tokenizer, likely_tokens(new)) if self._body.logprobs else None
 
     def _chunk(self, number: int, delta: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> str:
         return self._event([{"index": number, "delta": delta, "logprobs": None, "finish_reason": None, **(more or {})}])

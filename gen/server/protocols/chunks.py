@@ -11,6 +11,8 @@ from gen.server.bodies import Body
 from gen.server.errors import ApiError, in_openai_form, refused
 from gen.server.output_types import new_id, type_of_format, type_of_structure
 from gen.server.sampling import SamplingFields
+from gen.server.served import Asked
+from gen.server.texts import Texts
 from gen.server.writing import event, receipt_of, usage_of
 from gen.tokens.tokenizers import Tokenizer
 
@@ -67,14 +69,17 @@ class ChunkedBody(SamplingFields):
 
 
 class ChunkWriter:
-    """What the writers of both have.
+    """What the writers of both have, see `Writer`.
 
     Args:
         kind: begins the answer's id.
         head: fields of each chunk, besides its id and its time.
     """
 
-    def __init__(self, tokenizer: Tokenizer, body: ChunkedBody, kind: str, **head: Any) -> None:
+    texts: Texts
+
+    def __init__(self, tokenizer: Tokenizer, body: ChunkedBody, asked: Asked, kind: str, **head: Any) -> None:
+        self.asked, self.stream = asked, body.stream
         self._tokenizer, self._n = tokenizer, body.n
         self._with_usage = body.stream_options.include_usage
         self._head: dict[str, Any] = {"id": new_id(kind), "created": int(time.time()), **head}

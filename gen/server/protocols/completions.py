@@ -1,7 +1,7 @@
 """`/v1/completions`, OpenAI's: texts and token ids, without a chat template."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -13,8 +13,8 @@ from gen.server.likelihoods import Likely, Places, in_prompt_form, in_text_form,
 from gen.server.protocols.chunks import ChunkedBody, ChunkWriter, Likeliest
 from gen.server.sampling import NOT_SUPPORTED
 from gen.server.served import Asked, Served
-from gen.server.texts import Ended, Texts
-from gen.server.writing import Asking, usage_of
+from gen.server.texts import Ended
+from gen.server.writing import usage_of
 from gen.tokens.tokenizers import Tokenizer
 
 
@@ -36,31 +36,6 @@ class CompletionBody(ChunkedBody):
     logprobs: Likeliest | None = None
 
 
-def complete(served: Served, body: CompletionBody) -> Asking:
-    """What a request to continue one prompt or several asks for."""
-    name = served.name_of(body.model)
-    prompts = read_prompts(body.prompt)
-    if body.suffix:
-        if body.echo:
-            raise refused("a text between a prompt and a suffix has no echo; leave echo out.", "echo")
-        prompts = [fill_in(served.model.tokenizer, prompt, body.suffix) for prompt in prompts]
-    if body.best_of not in (None, 0, body.n):
-        raise refused("best_of must equal n, or be left out: this server returns every text that it makes.", "best_of")
-    of_prompt = (body.prompt_logprobs, body.logprobs if body.echo else None)
-    asked = Asked(
-        prompts=prompts,
-        sampler=body.sampler(served.model),
-        output_type=body.output_type(served.settings.max_schema_kb),
-        n=body.n,
-        seed=body.seed_of_gen,
-        cap=body.cap,
-        prompt_logprobs=max((one for one in of_prompt if one is not None), default=None),
-        receipts=body.return_receipt,
-        arguments={**body.arguments(served.model), "top_logprobs": body.logprobs},
-    )
-    return Asking(asked, partial(CompletionWriter, served, body, name, prompts), body.stream)
-
-
 def read_prompts(given: str | list[Any], field: str = "prompt") -> list[Any]:
     """One prompt or several, each a text or token ids."""
     one = isinstance(given, str) or (bool(given) and all(type(token_id) is int for token_id in given))
@@ -74,19 +49,45 @@ def read_prompts(given: str | list[Any], field: str = "prompt") -> list[Any]:
 
 
 class CompletionWriter(ChunkWriter):
-    """Writes completions, and chunks of them."""
+    """Writes completions, and chunks of them, of one prompt or several."""
 
-    def __init__(self, served: Served, body: CompletionBody, name: str, prompts: Sequence[Any], texts: Texts) -> None:
-        super().__init__(served.model.tokenizer, body, "cmpl-", object="text_completion", model=name)
-        self._body, self._texts, self._prompts = body, texts, prompts
-        self._echoed = list[str]()  # what each text begins with
-        for prompt in prompts:
-            text = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
-            self._echoed += [text if body.echo else ""] * body.n
-        shown = not body.skip_special_tokens
-        self._places = [Places(self._tokenizer, len(text), shown=shown) for text in self._echoed]
+    def __init__(self, served: Served, body: CompletionBody) -> None:
+        name, prompts = served.name_of(body.model), read_prompts(body.prompt)
+        if body.suffix:
+            if body.echo:
+                raise refused("a text between a prompt and a suffix has no echo; leave echo out.", "echo")
+            prompts = [fill_in(served.model.tokenizer, prompt, body.suffix) for prompt in prompts]
+        if body.best_of not in (None, 0, body.n):
+            raise refused(
+                "best_of must equal n, or be left out: this server returns every text that it makes.", "best_of"
+            )
+        of_prompt = (body.prompt_logprobs, body.logprobs if body.echo else None)
+        asked = Asked(
+            prompts=prompts,
+            sampler=body.sampler(served.model),
+            output_type=body.output_type(served.settings.max_schema_kb),
+            n=body.n,
+            seed=body.seed_of_gen,
+            cap=body.cap,
+            prompt_logprobs=max((one for one in of_prompt if one is not None), default=None),
+            receipts=body.return_receipt,
+            arguments={**body.arguments(served.model), "top_logprobs": body.logprobs},
+        )
+        super().__init__(served.model.tokenizer, body, asked, "cmpl-", object="text_completion", model=name)
+        self._body, self._prompts = body, prompts
         late = body.echo and body.logprobs is not None  # then a prompt is echoed once its log-probabilities are known
-        self._late = set(range(len(self._echoed))) if late else set[int]()
+        self._late = set(range(len(prompts) * body.n)) if late else set[int]()
+
+    @cached_property
+    def _echoed(self) -> list[str]:
+        """What each text begins with; token ids can be decoded once the engine has checked them."""
+        of = [prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt) for prompt in self._prompts]
+        return [text if self._body.echo else "" for text in of for _ in range(self._n)]
+
+    @cached_property
+    def _places(self) -> list[Places]:
+        shown = not self._body.skip_special_tokens
+        return [Places(self._tokenizer, len(text), shown=shown) for text in self._echoed]
 
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
         choices = [
@@ -133,7 +134,7 @@ class CompletionWriter(ChunkWriter):
 
     def _before(self, number: int, new: StreamEvent) -> list[Likely]:
         """The tokens of the echoed prompt; if it is a text, those that spell it, without a bos token."""
-        prompt_ids, prompt = self._texts.prompt_ids(number), self._prompts[number // self._body.n]
+        prompt_ids, prompt = self.texts.prompt_ids(number), self._prompts[number // self._body.n]
         tokens = likely_prompt(prompt_ids, new.prompt_logprobs or [], self._body.logprobs or 0)
         if isinstance(prompt, str):
             spelling = self._tokenizer.encode_plain(prompt)
@@ -146,7 +147,7 @@ class CompletionWriter(ChunkWriter):
         top = self._body.prompt_logprobs
         if top is None or new.prompt_logprobs is None:
             return {}
-        before = likely_prompt(self._texts.prompt_ids(number), new.prompt_logprobs, top)
+        before = likely_prompt(self.texts.prompt_ids(number), new.prompt_logprobs, top)
         return {"prompt_logprobs": in_prompt_form(self._tokenizer, before)}
 
 

@@ -14,8 +14,8 @@ from gen.server.errors import ApiError, in_anthropic_form, refused
 from gen.server.output_types import new_id, read_tools, type_of_format
 from gen.server.sampling import NOT_SUPPORTED, Number, SamplingFields
 from gen.server.served import Asked, Served
-from gen.server.texts import Ended
-from gen.server.writing import Asking, event
+from gen.server.texts import Ended, Texts
+from gen.server.writing import event
 from gen.tokens.thoughts import Thinking
 
 _CHOICES = {None: None, "auto": "auto", "any": "required", "none": "none"}
@@ -76,16 +76,9 @@ class MessagesBody(SamplingFields):
         return super().ignored + effort
 
 
-def send_message(served: Served, body: MessagesBody) -> Asking:
-    """What a conversation asks for."""
-    name = served.name_of(body.model)
-    return Asking(_read(served, body), lambda _: MessageWriter(name), body.stream)
-
-
 def count_tokens(served: Served, body: MessagesBody) -> dict[str, Any]:
     """How many tokens the prompt of a conversation has."""
-    served.name_of(body.model)
-    asked = _read(served, body)
+    asked = MessageWriter(served, body).asked
     kwargs, thinks = asked.arguments["chat_template_kwargs"], asked.arguments["thinking"]
     return {"input_tokens": len(served.prompt_ids(asked.prompts[0], kwargs, thinks))}
 
@@ -201,7 +194,11 @@ def _text(content: Any, name: str) -> str:
 class MessageWriter:
     """Writes a message, whole or as events; blocks come in order, one at a time."""
 
-    def __init__(self, name: str) -> None:
+    texts: Texts
+
+    def __init__(self, served: Served, body: MessagesBody) -> None:
+        name = served.name_of(body.model)
+        self.asked, self.stream = _read(served, body), body.stream
         self._head = {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": name}
         self._content: list[dict[str, Any]] = []  # the blocks; the last one may be open
         self._open = False  # whether the last block may still grow

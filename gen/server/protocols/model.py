@@ -4,7 +4,7 @@ from typing import Any
 
 from gen.server.bodies import Body
 from gen.server.errors import refused
-from gen.server.protocols.chat import ChatBody, read_chat
+from gen.server.protocols.chat import ChatBody, ChatWriter
 from gen.server.served import Served, no_model
 
 
@@ -58,7 +58,7 @@ def tokenize(served: Served, body: TokenizeBody) -> dict[str, Any]:
     tokenizer = served.model.tokenizer
     if body.messages is not None:
         given = {name: getattr(body, name) for name in ChatBody.model_fields if name in TokenizeBody.model_fields}
-        asked, _ = read_chat(served.model, ChatBody(**given), served.settings.max_schema_kb)
+        asked = ChatWriter.of(served, ChatBody(**given)).asked
         token_ids = served.prompt_ids(
             asked.prompts[0], asked.arguments["chat_template_kwargs"], asked.arguments["thinking"]
         )

@@ -18,9 +18,8 @@ from gen.server.likelihoods import in_chat_form, likely_tokens
 from gen.server.output_types import new_id, read_tools, type_of_format
 from gen.server.sampling import NOT_SUPPORTED, SamplingFields
 from gen.server.served import Served
-from gen.server.texts import Ended
-from gen.server.writing import Asking, event, reasoning_tokens
-from gen.tokens.tokenizers import Tokenizer
+from gen.server.texts import Ended, Texts
+from gen.server.writing import event, reasoning_tokens
 
 _LOGPROBS = "message.output_text.logprobs"
 _NO_STORE = "this server stores nothing; give the whole conversation as input."
@@ -92,33 +91,6 @@ class ResponsesBody(SamplingFields):
         return found
 
 
-def respond(served: Served, body: ResponsesBody) -> Asking:
-    """What a conversation asks for."""
-    name = served.name_of(body.model)
-    for field, why in _STORED.items():
-        if getattr(body, field) is not None:
-            raise refused(f"{field}: {why}", field)
-    most_kb = served.settings.max_schema_kb
-    template = clients_template(body.chat_template_kwargs)
-    with_logprobs = body.top_logprobs is not None or _LOGPROBS in (body.include or ())
-    messages = read_input(body.input, body.instructions)
-    if messages[-1]["role"] == "assistant":  # an answer is a new message
-        template |= {"add_generation_prompt": True, "continue_final_message": False}
-    thoughts, thinks = thinking(served.model.tokenizer, body.reasoning.effort, "reasoning")
-    asked = asked_of_chat(
-        served.model,
-        body,
-        messages,
-        tools=read_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls, most_kb=most_kb),
-        output_type=type_of_format(body.text.format, "text.format", most_kb),
-        template=thoughts | template,
-        thinks=thinks,
-        top_logprobs=(body.top_logprobs or 0) if with_logprobs else None,
-    )
-    writer = ResponseWriter(served.model.tokenizer, _head(body, name), with_logprobs=with_logprobs)
-    return Asking(asked, lambda _: writer, body.stream)
-
-
 def _head(body: ResponsesBody, name: str) -> dict[str, Any]:
     """The fields of a response that depend on the request alone."""
     return {
@@ -179,15 +151,33 @@ def read_input(given: str | list[Any], instructions: str | None) -> list[dict[st
 
 
 class ResponseWriter:
-    """Writes a response, whole or as events; items come in order, one at a time.
+    """Writes a response, whole or as events; items come in order, one at a time."""
 
-    Args:
-        head: the fields of a response that depend on the request alone.
-        with_logprobs: whether each token comes with its log-probability.
-    """
+    texts: Texts
 
-    def __init__(self, tokenizer: Tokenizer, head: Mapping[str, Any], *, with_logprobs: bool) -> None:
-        self._tokenizer, self._head, self._with_logprobs = tokenizer, head, with_logprobs
+    def __init__(self, served: Served, body: ResponsesBody) -> None:
+        self._head = _head(body, served.name_of(body.model))
+        for field, why in _STORED.items():
+            if getattr(body, field) is not None:
+                raise refused(f"{field}: {why}", field)
+        most_kb = served.settings.max_schema_kb
+        template = clients_template(body.chat_template_kwargs)
+        self._with_logprobs = body.top_logprobs is not None or _LOGPROBS in (body.include or ())
+        messages = read_input(body.input, body.instructions)
+        if messages[-1]["role"] == "assistant":  # an answer is a new message
+            template |= {"add_generation_prompt": True, "continue_final_message": False}
+        thoughts, thinks = thinking(served.model.tokenizer, body.reasoning.effort, "reasoning")
+        self.asked = asked_of_chat(
+            served.model,
+            body,
+            messages,
+            tools=read_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls, most_kb=most_kb),
+            output_type=type_of_format(body.text.format, "text.format", most_kb),
+            template=thoughts | template,
+            thinks=thinks,
+            top_logprobs=(body.top_logprobs or 0) if self._with_logprobs else None,
+        )
+        self.stream, self._tokenizer = body.stream, served.model.tokenizer
         self._count = 0  # how many events there have been
         self._output: list[dict[str, Any]] = []  # the items; the last one may be open
         self._open = False  # whether the last item may still grow
