@@ -1,7 +1,7 @@
 """The process of `gen serve`: a socket first, then the model, then requests, until a signal ends it.
 
 Nothing here waits for torch. While the model loads, clients are told to ask again. Connections have bounds that uvicorn
-lacks, whose parsers wait for ever for the rest of a head, and keep any number of headers.
+lacks, whose parser waits for ever for the rest of a head, and keeps any number of headers.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gen.errors import GenError
 from gen.server.accounts import LOG
@@ -74,8 +74,7 @@ class Process:
             server_header=False,
             log_level="error",
             access_log=False,
-            http=bounded(AutoHTTPProtocol),
-            h11_max_incomplete_event_size=2 * MOST_HEAD,  # `bounded` refuses less
+            http=Bounded,
             ws="none",
         )
         self._server = _Server(config, self._look, self._cut, shutdown_timeout)
@@ -177,100 +176,92 @@ class _Server(uvicorn.Server):
         yield
 
 
-def bounded(protocol: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
-    """One of uvicorn's HTTP protocols, with the bounds."""
-    base: Any = protocol
+class Bounded(HttpToolsProtocol):
+    """A connection with the bounds. Of a request it has `cycle` from the end of its head on.
 
-    class Bounded(base):  # type: ignore[misc]
-        """Of a request, uvicorn's protocols have `cycle` from the end of its head on.
+    Attributes:
+        timer: closes the connection if no request is under way then.
+        useless: how many bytes have come that have ended no head and were no part of a body.
+        piece: what has come last.
+        cycles: of the requests that are not answered; a client may send the next one before an answer has ended.
+    """
 
-        Attributes:
-            timer: closes the connection if no request is under way then.
-            useless: how many bytes have come that have ended no head and were no part of a body.
-            piece: what has come last.
-            parser: httptools' own.
-            cycles: of the requests that are not answered; a client may send the next one before an answer has ended.
-        """
+    timer: asyncio.TimerHandle | None = None
+    useless = 0
+    cycles: Sequence[Any] = ()
+    piece = b""
 
-        timer: asyncio.TimerHandle | None = None
-        useless = 0
-        cycles: Sequence[Any] = ()
-        piece = b""
-        parser: Any
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._expect_request()
 
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._expect_request()
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        for cycle in self.cycles:  # uvicorn knows the newest one alone
+            cycle.disconnected = cycle.disconnected or not cycle.response_complete
+            cycle.message_event.set()
+        super().connection_lost(error)
 
-        def connection_lost(self, error: Exception | None) -> None:
-            if self.timer is not None:
-                self.timer.cancel()
-            for cycle in self.cycles:  # uvicorn knows the newest one alone
-                cycle.disconnected = cycle.disconnected or not cycle.response_complete
-                cycle.message_event.set()
-            super().connection_lost(error)
+    def on_headers_complete(self) -> None:
+        if not self._asks_for_more():
+            super().on_headers_complete()
+            self.cycles = [one for one in (*self.cycles, self.cycle) if not one.response_complete]
 
-        def on_headers_complete(self) -> None:
-            if not self._asks_for_more():
-                super().on_headers_complete()
-                self.cycles = [one for one in (*self.cycles, self.cycle) if not one.response_complete]
+    def on_message_complete(self) -> None:
+        if not self._asks_for_more():
+            super().on_message_complete()
 
-        def on_message_complete(self) -> None:
-            if not self._asks_for_more():
-                super().on_message_complete()
+    def _asks_for_more(self) -> bool:
+        """Whether a client would go on in another protocol, as Java's do in HTTP/2; httptools then takes the body
+        for a part of that protocol."""
+        return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
 
-        def _asks_for_more(self) -> bool:
-            """Whether a client would go on in another protocol, as Java's do in HTTP/2; of httptools, which then takes
-            the body for a part of that protocol."""
-            return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
+    def _unsupported_upgrade_warning(self) -> None:
+        """Read such a request again, without its wish."""
+        error = sys.exc_info()[1]
+        if error is not None and self._asks_for_more():
+            head = [self.parser.get_method(), b" ", self.url, b" HTTP/1.1\r\n"]
+            head += [b"%b: %b\r\n" % one for one in self.headers if one[0] != b"upgrade"]
+            self.parser = type(self.parser)(self)
+            with suppress(AttributeError):  # as uvicorn does; older versions are lenient
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            super().data_received(b"".join([*head, b"\r\n", self.piece[error.args[0] :]]))
 
-        def _unsupported_upgrade_warning(self) -> None:
-            """Read such a request again, without its wish; h11 calls this too, and has read it."""
-            error = sys.exc_info()[1]
-            if error is not None and self._asks_for_more():
-                head = [self.parser.get_method(), b" ", self.url, b" HTTP/1.1\r\n"]
-                head += [b"%b: %b\r\n" % one for one in self.headers if one[0] != b"upgrade"]
-                self.parser = type(self.parser)(self)
-                with suppress(AttributeError):  # as uvicorn does; older versions are lenient
-                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-                super().data_received(b"".join([*head, b"\r\n", self.piece[error.args[0] :]]))
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._expect_request()
 
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            self._expect_request()
-
-        def data_received(self, data: bytes) -> None:
-            for start in range(0, len(data), _PIECE):
-                cycle, piece = self.cycle, data[start : start + _PIECE]
-                self.piece = piece
-                had = 0 if cycle is None else len(cycle.body)
-                super().data_received(piece)
-                if self.transport.is_closing():
-                    return
-                grows = self.cycle is not None and len(self.cycle.body) > had
-                useful = self.cycle is not cycle or grows or self._discards()
-                self.useless = 0 if useful else self.useless + len(piece)
-                if self.useless > MOST_HEAD:
-                    if not self._asked():
-                        self.transport.write(_TOO_LARGE)
-                    self.transport.close()
-                    return
-
-        def _expect_request(self) -> None:
-            if self.timer is not None:
-                self.timer.cancel()
-            self.timer = self.loop.call_later(PATIENCE, self._give_up)
-
-        def _give_up(self) -> None:
-            if not self._asked():
+    def data_received(self, data: bytes) -> None:
+        for start in range(0, len(data), _PIECE):
+            cycle, piece = self.cycle, data[start : start + _PIECE]
+            self.piece = piece
+            had = 0 if cycle is None else len(cycle.body)
+            super().data_received(piece)
+            if self.transport.is_closing():
+                return
+            grows = self.cycle is not None and len(self.cycle.body) > had
+            useful = self.cycle is not cycle or grows or self._discards()
+            self.useless = 0 if useful else self.useless + len(piece)
+            if self.useless > MOST_HEAD:
+                if not self._asked():
+                    self.transport.write(_TOO_LARGE)
                 self.transport.close()
+                return
 
-        def _asked(self) -> bool:
-            """Whether a request is under way."""
-            return self.cycle is not None and not self.cycle.response_complete
+    def _expect_request(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = self.loop.call_later(PATIENCE, self._give_up)
 
-        def _discards(self) -> bool:
-            """Whether the rest of a body comes that has been answered already."""
-            return self.cycle is not None and self.cycle.response_complete and self.cycle.more_body
+    def _give_up(self) -> None:
+        if not self._asked():
+            self.transport.close()
 
-    return Bounded
+    def _asked(self) -> bool:
+        """Whether a request is under way."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _discards(self) -> bool:
+        """Whether the rest of a body comes that has been answered already."""
+        return self.cycle is not None and self.cycle.response_complete and self.cycle.more_body

@@ -1,21 +1,18 @@
-"""What a client may send without asking for anything, and how long it may take, with each of uvicorn's parsers.
+"""What a client may send without asking for anything, and how long it may take.
 
 The transport and the loop's timers are the test's: no network, and no time passes.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gen.server.process import MOST_HEAD, PATIENCE, bounded
+from gen.server.process import MOST_HEAD, PATIENCE, Bounded
 
-PARSERS = {"h11": H11Protocol, "httptools": HttpToolsProtocol}
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nhost: x\r\n"
 LEFT: list[str] = []
@@ -68,11 +65,6 @@ class Timer:
         self.over = True
 
 
-@pytest.fixture(params=PARSERS)
-def parser(request: pytest.FixtureRequest) -> Iterator[Any]:
-    yield PARSERS[request.param]
-
-
 async def echo(scope: Any, receive: Any, send: Any) -> None:
     """Answer with the length of the body; "/early" before it has come, "/left" after the client has left, "/never"
     never.
@@ -92,13 +84,13 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": f"{length:09}".encode()})
 
 
-def connected(parser: Any, talk: Callable[[Any, Transport, Loop], Awaitable[None]]) -> None:
+def connected(talk: Callable[[Any, Transport, Loop], Awaitable[None]]) -> None:
     """Talk through a new connection."""
 
     async def run() -> None:
-        config = uvicorn.Config(echo, log_config=None, h11_max_incomplete_event_size=2 * MOST_HEAD, ws="none")
+        config = uvicorn.Config(echo, log_config=None, ws="none")
         loop, transport = Loop(), Transport()
-        protocol: Any = bounded(parser)(config=config, server_state=ServerState(), app_state={}, _loop=loop)  # type: ignore[call-arg]
+        protocol: Any = Bounded(config=config, server_state=ServerState(), app_state={}, _loop=loop)  # type: ignore[arg-type]
         protocol.connection_made(transport)
         await talk(protocol, transport, loop)
         protocol.connection_lost(None)
@@ -124,7 +116,7 @@ def sent(protocol: Any, transport: Transport, data: bytes, most: int) -> int:
 @pytest.mark.parametrize("head", [b"x" * 1000, b"a:b\r\n" * 200, b"a: " + b"x" * 990 + b"\r\n"])
 @pytest.mark.parametrize("before", [b"", GET])
 @pytest.mark.parametrize("start", [b"GET /", b"GET / HTTP/1.1\r\na: "])
-def test_a_head_has_a_bound(parser: Any, head: bytes, before: bytes, start: bytes) -> None:
+def test_a_head_has_a_bound(head: bytes, before: bytes, start: bytes) -> None:
     async def talk(protocol: Any, transport: Transport, loop: Loop) -> None:
         if before:
             protocol.data_received(before)
@@ -133,31 +125,31 @@ def test_a_head_has_a_bound(parser: Any, head: bytes, before: bytes, start: byte
         assert sent(protocol, transport, head, 10**6) <= 2 * MOST_HEAD
         assert transport.written.endswith(b"\r\n\r\n") or b" 400 " in transport.written
 
-    connected(parser, talk)
+    connected(talk)
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 10**5 + b"\r\n", b"GET /" + b"x" * 10**6])
-def test_a_head_that_comes_at_once_has_the_same_bound(parser: Any, data: bytes) -> None:
+def test_a_head_that_comes_at_once_has_the_same_bound(data: bytes) -> None:
     async def talk(protocol: Any, transport: Transport, loop: Loop) -> None:
         protocol.data_received(data)
         assert transport.closed and protocol.cycle is None
         assert transport.written.startswith(b"HTTP/1.1 4")
 
-    connected(parser, talk)
+    connected(talk)
 
 
 @pytest.mark.parametrize("start", [b"1;x=", b"1\r\na\r\n0\r\na: "])
-def test_what_is_beside_a_body_has_a_bound(parser: Any, start: bytes) -> None:
+def test_what_is_beside_a_body_has_a_bound(start: bytes) -> None:
     """The sizes of chunks, with what else may stand there, and trailers."""
 
     async def talk(protocol: Any, transport: Transport, loop: Loop) -> None:
         protocol.data_received(POST + b"transfer-encoding: chunked\r\n\r\n" + start)
         assert sent(protocol, transport, b"x" * 1000, 10**6) <= 2 * MOST_HEAD
 
-    connected(parser, talk)
+    connected(talk)
 
 
-def test_heads_and_bodies_within_the_bounds_are_read_however_they_come(parser: Any) -> None:
+def test_heads_and_bodies_within_the_bounds_are_read_however_they_come() -> None:
     large = b"GET / HTTP/1.1\r\nhost: x\r\nb: " + b"y" * (MOST_HEAD - 2000) + b"\r\n\r\n"
     body = POST + b"content-length: 1000000\r\n\r\n" + b"x" * 10**6
     chunked = POST + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 10**5 + b"0\r\n\r\n"
@@ -174,12 +166,12 @@ def test_heads_and_bodies_within_the_bounds_are_read_however_they_come(parser: A
         await answered(transport, 3)
         assert not transport.closed
 
-    connected(parser, talk)
+    connected(talk)
 
 
 @pytest.mark.parametrize("half", [b"", b"GET /", b"POST / HTTP/1.1\r\nhost: x\r\n"])
 @pytest.mark.parametrize("before", [b"", GET])
-def test_half_a_request_does_not_stay(parser: Any, half: bytes, before: bytes) -> None:
+def test_half_a_request_does_not_stay(half: bytes, before: bytes) -> None:
     async def talk(protocol: Any, transport: Transport, loop: Loop) -> None:
         if before:
             loop.pass_by(PATIENCE - 1)
@@ -192,10 +184,10 @@ def test_half_a_request_does_not_stay(parser: Any, half: bytes, before: bytes) -
         loop.pass_by(PATIENCE)
         assert transport.closed
 
-    connected(parser, talk)
+    connected(talk)
 
 
-def test_a_request_under_way_stays(parser: Any) -> None:
+def test_a_request_under_way_stays() -> None:
     async def talk(protocol: Any, transport: Transport, loop: Loop) -> None:
         protocol.data_received(b"GET /never HTTP/1.1\r\nhost: x\r\n\r\n")
         loop.pass_by(100 * PATIENCE)
@@ -203,10 +195,10 @@ def test_a_request_under_way_stays(parser: Any) -> None:
         for task in protocol.tasks:
             task.cancel()
 
-    connected(parser, talk)
+    connected(talk)
 
 
-def test_the_rest_of_a_body_that_was_answered_is_dropped_for_a_while(parser: Any) -> None:
+def test_the_rest_of_a_body_that_was_answered_is_dropped_for_a_while() -> None:
     async def talk(protocol: Any, transport: Transport, loop: Loop) -> None:
         protocol.data_received(b"POST /early HTTP/1.1\r\nhost: x\r\ncontent-length: 100000000\r\n\r\n")
         await answered(transport)
@@ -214,10 +206,10 @@ def test_the_rest_of_a_body_that_was_answered_is_dropped_for_a_while(parser: Any
         loop.pass_by(PATIENCE)
         assert transport.closed
 
-    connected(parser, talk)
+    connected(talk)
 
 
-def test_a_client_that_leaves_is_noticed_by_all_of_its_requests(parser: Any) -> None:
+def test_a_client_that_leaves_is_noticed_by_all_of_its_requests() -> None:
     async def talk(protocol: Any, transport: Transport, loop: Loop) -> None:
         LEFT.clear()
         protocol.data_received(GET.replace(b"/", b"/left", 1) + GET + GET)
@@ -227,15 +219,13 @@ def test_a_client_that_leaves_is_noticed_by_all_of_its_requests(parser: Any) -> 
             await asyncio.sleep(0)
         assert LEFT == ["/left"]
 
-    connected(parser, talk)
+    connected(talk)
 
 
 @pytest.mark.parametrize("wish", [b"h2c", b"websocket"])
 @pytest.mark.parametrize("before", [b"", GET])
 @pytest.mark.parametrize("size", [1, 7, 2**16])
-def test_a_client_that_would_take_another_protocol_gets_its_answer(
-    parser: Any, wish: bytes, before: bytes, size: int
-) -> None:
+def test_a_client_that_would_take_another_protocol_gets_its_answer(wish: bytes, before: bytes, size: int) -> None:
     asked = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: %b\r\nhttp2-settings: AAEA\r\n" % wish
 
     async def talk(protocol: Any, transport: Transport, loop: Loop) -> None:
@@ -252,4 +242,4 @@ def test_a_client_that_would_take_another_protocol_gets_its_answer(
         await answered(transport, 4 + bool(before))
         assert transport.written.count(b"%09d" % 3) == 1 and not transport.closed
 
-    connected(parser, talk)
+    connected(talk)
