@@ -19,7 +19,7 @@ from typing import Any
 from gen.offline.executors import processes
 from gen.offline.folder import NAME, meta_path, read_manifest
 from gen.offline.job import run_batch
-from gen.offline.unchanged import versions
+from gen.receipts import versions
 
 AT_ONCE, A_SHARD = 64, 512
 WAIT = 0.05  # seconds that a simulated worker needs for a part

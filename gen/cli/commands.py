@@ -4,7 +4,6 @@ import json
 import re
 import sys
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from gen.cli.terminal import Given, read_prompts, say
 from gen.cli.values import check_top_logprobs, read_output_type, read_pictures
 from gen.offline.described import made_sampler
 from gen.offline.files import finite
+from gen.receipts import versions
 
 app = typer.Typer(
     help="Generate text with local language models.",
@@ -32,7 +32,7 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        say(f"gen {gen.__version__}, torch {version('torch')}, transformers {version('transformers')}", end="\n")
+        say(", ".join(f"{name} {version}" for name, version in versions().items()), end="\n")
         raise typer.Exit
 
 

@@ -32,7 +32,8 @@ from gen.offline.folder import (
 )
 from gen.offline.inputs import NAME as ROWS
 from gen.offline.inputs import check_unchanged, digests, write_rows
-from gen.offline.unchanged import difference, fingerprint, sources_of, versions
+from gen.offline.unchanged import difference, fingerprint, sources_of
+from gen.receipts import versions
 
 _PART = 8  # times as many rows as run at once
 Report = dict[str, Any]

@@ -18,7 +18,7 @@ from gen.errors import GenError
 from gen.offline.files import as_line, remove, write_aside
 from gen.offline.inputs import read_rows
 from gen.offline.rows import Row
-from gen.offline.unchanged import versions
+from gen.receipts import versions
 
 NAME = "manifest.json"
 Result = dict[str, Any]

@@ -12,11 +12,9 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-import gen
 from gen.models.checkpoints import ADAPTER, Source, find_path, find_source
 from gen.models.transformers.peft_adapters import find_adapter
 from gen.offline.described import Described, imported
@@ -145,17 +143,6 @@ def _of_weights(path: Path) -> str:
             file.seek(place)
             digest.update(file.read(_BLOCK))
     return digest.hexdigest()
-
-
-def versions() -> dict[str, str]:
-    """The versions of gen and of the packages that compute."""
-    found = {"gen": gen.__version__}
-    for package in ("torch", "transformers"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "unknown"
-    return found
 
 
 _FACTS = {

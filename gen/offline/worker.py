@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -38,11 +38,12 @@ from gen.loop.row_pool import usual_rows
 from gen.loop.runner import run_all
 from gen.loop.speculation.settings import same_in_any_width
 from gen.offline.described import made_speculate, made_type
-from gen.offline.executors.processes import KINDS
+from gen.offline.executors.processes import KINDS, Answer
 from gen.offline.folder import Manifest, Result, counts_of, failed, read_manifest, write_part
 from gen.offline.reading import OldTexts, Reader, ReadRow, failure_of
 from gen.offline.rows import Row
-from gen.offline.unchanged import difference, fingerprint, sources_of, versions
+from gen.offline.unchanged import difference, fingerprint, sources_of
+from gen.receipts import versions
 from gen.requests.settings import trial_prompt
 from gen.server.errors import ApiError
 
@@ -246,39 +247,40 @@ def main() -> None:
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    worker: Worker | None = None
+    answering = Answers()
     while True:
-        answer, fault = answered(worker, asked.get())
-        if isinstance(answer, Worker):
-            worker, answer = answer, {}
+        answer = answering.answer(asked.get())
         print(json.dumps(answer), file=answers, flush=True)
-        if fault:
-            answers.flush()
+        if "fault" in answer:
             os._exit(FAULT)  # other threads may never end
 
 
-def answered(worker: Worker | None, asked: dict[str, Any]) -> tuple[Any, bool]:
-    """The answer to a request, and whether the process must end."""
-    try:
-        match asked:
-            case {"settings": settings, "device": device, "threads": threads}:
-                return Worker(settings, device, threads), False
-            case {"check": row, "devices": devices} if worker is not None:
-                return worker.check(None if row is None else Row(**row), devices), False
-            case {"folder": folder, "digest": digest, "drafts": drafts, "task": task} if worker is not None:
-                old = None if drafts is None else Path(drafts)
-                return worker.run(Path(folder), digest, **task, drafts=old), False
-        raise GenError(f"a worker was asked {list(asked)}")
-    except GenError as error:
-        kind = next(kind for kind in KINDS if isinstance(error, kind))
-        return {"error": str(error), "kind": KINDS.index(kind)}, False
-    except OSError as error:  # for example, a full disk
-        return {
-            "error": f"{error}. What is done stays; the same call goes on from there.",
-            "kind": KINDS.index(GenError),
-        }, False
-    except Exception as error:
-        return {"fault": f"{type(error).__name__}: {error}"}, True
+class Answers:
+    """Answers a driver's requests; the first one asks for the worker that does what the others ask for."""
+
+    _worker: Worker
+
+    def answer(self, asked: Mapping[str, Any]) -> Answer:
+        """The answer to a request. After a "fault" the process must end."""
+        try:
+            match asked:
+                case {"settings": settings, "device": device, "threads": threads}:
+                    self._worker = Worker(settings, device, threads)
+                    return {}
+                case {"check": row, "devices": devices}:
+                    return self._worker.check(None if row is None else Row(**row), devices)
+                case {"folder": folder, "digest": digest, "drafts": drafts, "task": task}:
+                    old = None if drafts is None else Path(drafts)
+                    return self._worker.run(Path(folder), digest, **task, drafts=old)
+            raise GenError(f"a worker was asked {list(asked)}")
+        except GenError as error:
+            kind = next(kind for kind in KINDS if isinstance(error, kind))
+            return {"error": str(error), "kind": KINDS.index(kind)}
+        except OSError as error:  # for example, a full disk
+            told = f"{error}. What is done stays; the same call goes on from there."
+            return {"error": told, "kind": KINDS.index(GenError)}
+        except Exception as error:
+            return {"fault": f"{type(error).__name__}: {error}"}
 
 
 def _listen(asked: "SimpleQueue[dict[str, Any]]") -> None:

@@ -171,9 +171,9 @@ class Reading:
         recorded, sampler = check.wanted[at], check.request.sampler
         expected = check.request.ends if recorded is None else (recorded,)
         late = margin(logits, key, sampler, expected, found)
-        if check.tolerance is None:
-            dtype = check.receipt.model.get("dtype")
-            check.tolerance = tolerance(self._model, check.tokens, dtype) * scale(sampler)
+        allowed = check.tolerance
+        if allowed is None:
+            allowed = tolerance(self._model, check.tokens, check.receipt.model.get("dtype")) * scale(sampler)
         own = logits.double().log_softmax(-1)
         told = None if recorded is None else float(own[recorded])
         difference = Difference(
@@ -183,10 +183,7 @@ class Reading:
             margin=late,
             logprobs=(told, float(own[found])),
         )
-        if late <= check.tolerance:
-            check.ties.append(difference)
-        else:
-            check.different = difference
+        check.differ(difference, allowed)
 
 
 def _place_by_place(stage: Stage, logits: Tensor, recorded: Tensor) -> Tensor:

@@ -117,6 +117,14 @@ class Check:
             self.moved = max(self.moved, abs(logprob - self.receipt.logprobs[at]))
         return True
 
+    def differ(self, difference: Difference, tolerance: float) -> None:
+        """Note a difference: a near tie, or one that ends the check."""
+        self.tolerance = tolerance
+        if difference.margin <= tolerance:
+            self.ties.append(difference)
+        else:
+            self.different = difference
+
     def how_it_ends(self) -> Difference | None:
         """The difference in how the text ends, or in what it says, if all tokens are right."""
         receipt, at = self.receipt, len(self.receipt.token_ids)

@@ -14,7 +14,8 @@ from gen.constraints.tables.vocabulary import vocabulary_of
 from gen.errors import ArgumentError, GenError, show
 from gen.loop.prefixes.columns import common
 from gen.models.base import Model
-from gen.receipts.writing import NAMES, model_facts, versions
+from gen.receipts import versions
+from gen.receipts.writing import NAMES, model_facts
 from gen.requests.images import Illustrated, read_image
 from gen.requests.prompts import vocabulary
 from gen.requests.request import Request, Thinking

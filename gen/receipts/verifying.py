@@ -146,17 +146,8 @@ def _search_again(model: Model, checks: Sequence[Check], most: int | None) -> No
         same = next((one for one in texts if one.token_ids == token_ids), None)
         margin = inf if same is None else abs(same.score - found.score)
         one, other = ([*ids, None][at] for ids in (token_ids, found.token_ids))
-        difference = Difference(
-            at=at,
-            recorded=one,
-            found=other,
-            margin=margin,
-        )
-        check.tolerance = tolerance(model, check.tokens, receipt.model.get("dtype"))
-        if margin <= check.tolerance:
-            check.ties.append(difference)
-        else:
-            check.different = difference
+        difference = Difference(at=at, recorded=one, found=other, margin=margin)
+        check.differ(difference, tolerance(model, check.tokens, receipt.model.get("dtype")))
 
 
 def _verdict(model: Model, check: Check) -> Verification:

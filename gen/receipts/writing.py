@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from functools import cache
-from importlib.metadata import version
 from typing import Any
 from weakref import ref
 
 from gen.completions import Completion, Receipt
 from gen.errors import ArgumentError
 from gen.models.base import Model
+from gen.receipts import versions
 from gen.receipts.digests import module_of, weights_digest, weights_version
 from gen.requests.images import MOST_PIXELS, Illustrated, data_url
 from gen.requests.request import Request
@@ -150,11 +149,3 @@ def _settings(request: Request) -> dict[str, Any]:
         "thoughts": None if marks is None else asdict(marks),
         "thinking": None if thinking is None else {"most": thinking.most, "room": thinking.room},
     }
-
-
-@cache
-def versions() -> dict[str, str]:
-    """See `Receipt.versions`."""
-    from gen import __version__
-
-    return {"gen": __version__, "torch": version("torch"), "transformers": version("transformers")}

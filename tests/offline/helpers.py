@@ -7,7 +7,7 @@ from typing import Any
 
 from gen.offline.executors.processes import Answer, WorkerDied, read_answer
 from gen.offline.folder import read_manifest
-from gen.offline.worker import Worker, answered
+from gen.offline.worker import Answers
 
 
 class WorkerHere:
@@ -22,17 +22,14 @@ class WorkerHere:
     dead_devices: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
-        self._worker: Worker | None = None
+        self._answers = Answers()
         self._device: Any = None
 
     def ask(self, **asked: Any) -> Answer:
         self._device = asked.get("device", self._device)
         if "task" in asked and (self._device in self.dead_devices or self._kills(**asked)):
             raise WorkerDied("was killed by SIGKILL")
-        answer, _ = answered(self._worker, json.loads(json.dumps(asked)))
-        if isinstance(answer, Worker):
-            self._worker, answer = answer, {}
-        return read_answer(answer)
+        return read_answer(self._answers.answer(json.loads(json.dumps(asked))))
 
     def _kills(self, folder: str, task: Mapping[str, Any], **_: Any) -> bool:
         """Whether a row of a task kills the worker."""
@@ -40,7 +37,7 @@ class WorkerHere:
         return any(row.id in self.deadly for row in rows)
 
     def end(self) -> None:
-        self._worker = None
+        self._answers = Answers()
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:

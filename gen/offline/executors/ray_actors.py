@@ -76,16 +76,13 @@ class Actor:
     """What runs in an actor: it answers as `gen.offline.worker` does."""
 
     def __init__(self) -> None:
-        self._worker: Any = None
+        from gen.offline.worker import Answers
+
+        self._answers = Answers()
 
     def ask(self, line: str) -> str:
         """The answer to a request, both as JSON."""
-        from gen.offline.worker import Worker, answered
-
-        answer, _ = answered(self._worker, json.loads(line))
-        if isinstance(answer, Worker):
-            self._worker, answer = answer, {}
-        return json.dumps(answer)
+        return json.dumps(self._answers.answer(json.loads(line)))
 
 
 class RayWorker:
