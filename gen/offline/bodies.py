@@ -41,7 +41,7 @@ def read_body(
     """Read the body of a line.
 
     Args:
-        settings: the job's.
+        settings: the job's, which decide what the body leaves out.
         usual: the job's sampler.
         known: unknown fields that were reported already; newly reported ones are added.
     """
@@ -52,6 +52,8 @@ def read_body(
     for name in {*fields.ignored} - known:
         known.add(name)
         say(f"bodies have a field {name!r}, which nobody knows; it is left out.")
+    if (top := settings["top_logprobs"]) is not None and not {"logprobs", "top_logprobs"} & fields.model_fields_set:
+        fields = fields.model_copy(update={"logprobs": True, "top_logprobs": top})
     writer = ChatWriter(model, fields, settings["model"], math.inf)
     asked = writer.asked
     sampler = fields.sampler(model, usual)
@@ -66,6 +68,8 @@ def read_body(
         for name, value in given.items()
         if value != getattr(Settings, name, value) or (value is not None and said & {*fields.renamed.get(name, [name])})
     }
+    if "chat_template_kwargs" in own:
+        own["chat_template_kwargs"] = {**(settings["chat_template_kwargs"] or {}), **own["chat_template_kwargs"]}
     return ReadBody(
         writer=writer,
         settings=own | {"sampler": sampler, "shorten": True, "local_files": False, "limits_thoughts": True},

@@ -247,6 +247,24 @@ def test_a_body_takes_from_the_job_what_it_does_not_say(tmp_path: Path) -> None:
     assert "temperature: not for beam search" in changed["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("job", "body"),
+    [
+        ({"chat_template_kwargs": {"add_generation_prompt": False}}, {"add_generation_prompt": False}),
+        ({"top_logprobs": 2}, {"logprobs": True, "top_logprobs": 2}),
+    ],
+)
+def test_what_the_job_says_and_what_a_body_says_are_the_same_beside_tools(job: Any, body: Any, tmp_path: Path) -> None:
+    tools = {"tools": [{"type": "function", "function": WEATHER}], "max_tokens": 30}
+    said = []
+    for name, settings, fields in (("job", job, tools), ("body", {}, tools | body), ("neither", {}, tools)):
+        source = write_rows(tmp_path / f"{name}.jsonl", [line("a", **fields)])
+        [answer] = read_parts(gen.run_batch(source, tmp_path / name, model="demo", **settings).parts)
+        said.append(answer["response"]["body"] | {"created": None})
+    assert said[0] == said[1] != said[2]
+    assert said[0]["model"] == "demo"
+
+
 def test_what_a_body_says_counts_where_it_is_the_default_and_null_says_nothing(tmp_path: Path) -> None:
     said: list[Any] = [{"include_stop_str_in_output": value} for value in (False, None)]
     source = write_rows(
