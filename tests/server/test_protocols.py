@@ -259,6 +259,18 @@ def test_clients_may_want_no_thought(number: int, more: Any, thinker: Client) ->
     assert (told["text"], told["thought"]) == ("hm, wet?</think>\n\nYes.", "")  # all that it writes is its answer
 
 
+def test_a_template_that_marks_no_thought_is_told_whether_to_think() -> None:
+    model, asked = ScriptedModel("x"), {"messages": HELLO, "max_tokens": 1}
+    model.tokenizer.use_chat_template("{{ messages[0].content }}{{ enable_thinking }}")
+    with gen.Engine(model) as engine:
+        client = Client(gen.server.app(engine))
+        for options, told in (({}, ""), ({"type": "enabled"}, "True"), ({"type": "disabled"}, "False")):
+            counted = client.post(f"{MESSAGES}/count_tokens", {**asked, "thinking": options}).json
+            used = client.post(MESSAGES, {**asked, "thinking": options}).json["usage"]
+            assert counted["input_tokens"] == len(f"Is it wet?{told}")
+            assert used["input_tokens"] + used["cache_read_input_tokens"] == counted["input_tokens"]
+
+
 def test_a_thought_without_an_answer_is_all_that_there_is_whole_or_streamed() -> None:
     model = ScriptedModel("<think>hm, wet?")
     model.tokenizer.use_chat_template(THINKER)
@@ -387,6 +399,7 @@ def allowed(tools: list[Any]) -> dict[str, Any]:
 
 
 NONE = {"type": "function", "function": {"name": "none"}}
+TEXT = {"type": "text"}
 
 
 @pytest.mark.parametrize(
@@ -424,6 +437,8 @@ NONE = {"type": "function", "function": {"name": "none"}}
         (MESSAGES, {"messages": HELLO, "tool_choice": {"type": "wizard"}}, "wizard"),
         (MESSAGES, {"messages": HELLO, "mcp_servers": [{"url": "x"}]}, "mcp_servers"),
         (MESSAGES, {"messages": HELLO, "output_config": {"wizard": "low"}}, "wizard"),
+        (MESSAGES, {"messages": HELLO, "output_format": TEXT, "output_config": {"wizard": "low"}}, "wizard"),
+        (MESSAGES, {"messages": HELLO, "output_format": TEXT, "output_config": {"format": TEXT}}, "one output type"),
     ],
 )
 def test_what_a_protocol_cannot_do_is_said_in_its_form(path: str, fields: Any, word: str, client: Client) -> None:

@@ -86,15 +86,18 @@ def count_tokens(served: Served, body: MessagesBody) -> dict[str, Any]:
 def _read(served: Served, body: MessagesBody) -> Asked:
     most_kb, choice = served.settings.max_schema_kb, body.tool_choice
     named = {"type": "function", "name": choice.name} if choice.type == "tool" else _CHOICES[choice.type]
-    form, field = body.output_format, "output_format"
-    if form is None and body.output_config is not None:
-        form, field = body.output_config.get("format"), "output_config"
-        if form is not None and not isinstance(form, Mapping):
+    form, field, config = body.output_format, "output_format", body.output_config or {}
+    if unknown := set(config) - {"format", "effort"}:
+        raise refused(f"output_config: {', '.join(sorted(unknown))} is not supported.", "output_config")
+    if config.get("format") is not None:
+        if form is not None:
+            raise refused("a text has one output type; give output_format or output_config.format.", field)
+        form, field = config["format"], "output_config"
+        if not isinstance(form, Mapping):
             raise refused(f"output_config.format must be an object, got {show(form)}", field)
-        if unknown := set(body.output_config) - {"format", "effort"}:
-            raise refused(f"output_config: {', '.join(sorted(unknown))} is not supported.", "output_config")
     if body.stop_sequences is not None:
         body.stop = body.stop_sequences
+    template, thinks = _thinking(served, body.thinking)
     return asked_of_chat(
         served.model,
         body,
@@ -106,16 +109,17 @@ def _read(served: Served, body: MessagesBody) -> Asked:
             most_kb=most_kb,
         ),
         output_type=type_of_format(form, field, most_kb),
-        template={},
-        thinks=_thinking(served, body.thinking),
+        template=template,
+        thinks=thinks,
     )
 
 
-def _thinking(served: Served, given: ThinkingOptions) -> Thinking:
+def _thinking(served: Served, given: ThinkingOptions) -> tuple[dict[str, Any], Thinking]:
     if given.type in (None, "adaptive"):
-        return None
-    _, thinks = thinking(served.model.tokenizer, "none" if given.type == "disabled" else "high", "thinking")
-    return thinks if given.type == "disabled" or given.budget_tokens is None else given.budget_tokens
+        return {}, None
+    template, thinks = thinking(served.model.tokenizer, "none" if given.type == "disabled" else "high", "thinking")
+    template.pop("reasoning_effort", None)  # without one a template takes its default, which thinks
+    return template, thinks if given.type == "disabled" or given.budget_tokens is None else given.budget_tokens
 
 
 def _tool(tool: Any) -> Any:
