@@ -102,8 +102,6 @@ class Texts:
 
     async def all(self) -> list[Ended]:
         """All texts, once all have ended."""
-        if len(self.streams) == 1:
-            return [await self._whole(0)]
         tasks = [asyncio.create_task(self._whole(number)) for number in range(len(self.streams))]
         try:
             return await asyncio.gather(*tasks)

@@ -88,12 +88,6 @@ def test_calls_with_arguments_that_nest_deep_are_no_error_of_the_server(depth: i
     assert reply.status == 200 if depth == 50 else (reply.status == 400 and b"nests too deep" in reply.body), reply.body
 
 
-@pytest.mark.parametrize("field", ["dry_multiplier", "ebnf", "prompt_embeds", "stop_regex", "top_a"])
-def test_a_field_of_other_servers_that_would_change_the_text_is_refused(field: str, client: Client) -> None:
-    reply = client.post("/v1/completions", {"prompt": "Hi", "max_tokens": 1, field: "x"})
-    assert (reply.status, reply.json["error"]["param"]) == (400, field)
-
-
 @pytest.mark.parametrize("written", ['"\\ud800"', "1e999", "-1e999", "NaN"])
 @pytest.mark.parametrize("field", ["prompt", "user", "metadata"])
 def test_what_json_cannot_write_again_is_refused_in_any_field(field: str, written: str, client: Client) -> None:

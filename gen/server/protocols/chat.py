@@ -18,7 +18,6 @@ from gen.server.sampling import NOT_SUPPORTED
 from gen.server.served import Served
 from gen.server.texts import Ended
 from gen.server.writing import usage_of
-from gen.tokens.thoughts import Thinking
 
 
 class ChatBody(ChunkedBody):
@@ -73,15 +72,6 @@ def _thought(reasoning: str) -> dict[str, Any]:
     return {"reasoning_content": reasoning, "reasoning": reasoning} if reasoning else {}
 
 
-def _template_arguments(
-    model: Model, body: ChatBody, messages: Sequence[Mapping[str, Any]]
-) -> tuple[dict[str, Any], Thinking]:
-    begin = body.add_generation_prompt if body.add_generation_prompt is not None else not body.continue_final_message
-    thoughts, thinks = thinking(model.tokenizer, body.reasoning_effort, "reasoning_effort")
-    turn = turn_of(messages, begin, body.continue_final_message)
-    return thoughts | clients_template(body.chat_template_kwargs) | turn, thinks
-
-
 class ChatWriter(ChunkWriter):
     """Writes chat completions, and chunks of them.
 
@@ -94,7 +84,9 @@ class ChatWriter(ChunkWriter):
         if body.top_logprobs is not None and not body.logprobs:
             raise refused("top_logprobs need logprobs=true; give both.", "top_logprobs")
         messages = read_messages(body.messages)
-        template, thinks = _template_arguments(model, body, messages)
+        begin, goes_on = body.add_generation_prompt, body.continue_final_message
+        thoughts, thinks = thinking(model.tokenizer, body.reasoning_effort, "reasoning_effort")
+        turn = turn_of(messages, not goes_on if begin is None else begin, goes_on)
         tools = read_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls, most_kb=most_kb)
         asked = asked_of_chat(
             model,
@@ -102,7 +94,7 @@ class ChatWriter(ChunkWriter):
             messages,
             tools=tools,
             output_type=body.output_type(most_kb),
-            template=template,
+            template=thoughts | clients_template(body.chat_template_kwargs) | turn,
             thinks=body.thinking_token_budget if body.thinking_token_budget is not None else thinks,
             n=body.n,
             top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
