@@ -141,6 +141,9 @@ def test_numbers_of_any_library_are_seeds_limits_and_ids() -> None:
             generate(model, "x", sampler=greedy(bad_words=words))
     sampler: Any = multinomial(samples=numpy.int64(2), top_k=numpy.int64(3), temperature=numpy.float32(0.5))  # type: ignore[arg-type]
     assert generate(model, "x", sampler=sampler) == ["hello", "hello"]
+    given: Any = {"top_k": 3, "temperature": 0.5, "min_p": 0, "presence_penalty": 1}
+    tensors: Any = {name: torch.tensor(value) for name, value in given.items()}
+    assert multinomial(**tensors) == multinomial(**given)
 
 
 NO_PROMPTS: list[tuple[Any, str]] = [
@@ -241,6 +244,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_new_tokens": 10**400}, "max_new_tokens must be a whole number at least 0 and below 2"),
     ({"max_new_tokens": [None]}, "max_new_tokens is a list"),
     ({"shorten": 1}, "shorten must be True or False, got 1"),
+    ({"limits_thoughts": "no"}, "limits_thoughts must be True or False, got 'no'"),
     ({"seed": [1, 2]}, "seed is a list, one for each prompt of a list, and the prompt is a single one"),
     ({"seed": torch.tensor([1.0])}, "seed must be a whole number"),
     ({"seed": 1.5}, "seed must be a whole number at least 0, got 1.5"),

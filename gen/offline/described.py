@@ -213,9 +213,16 @@ def as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
     read = {}
     for name, value in settings.items():
         try:
-            read[name] = json.loads(json.dumps(value, allow_nan=False))
+            read[name] = json.loads(json.dumps(value, default=_of_arrays, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
             raise ArgumentError(
                 f"a job's settings are written into its manifest as JSON, which has no {name}={show(value)}: {error}"
             ) from error
     return read
+
+
+def _of_arrays(value: Any) -> Any:
+    """A number of numpy or torch, or an array or tensor of them, as JSON has it."""
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"{type(value).__name__} is no value of JSON")
+    return value.tolist()

@@ -172,12 +172,13 @@ def run_batch(
         raise ArgumentError("with the executor ray each actor has a GPU that Ray chooses; leave devices out.")
     if executor == "local" and ray_address is not None:
         raise ArgumentError('ray_address is for the executor "ray"; give executor="ray" too.')
-    for name, number in (("batch_size", batch_size), ("part_rows", part_rows)):
-        if number is not None:
-            check_number(name, number, minimum=1, whole=True)
+    numbers = as_json({"batch_size": batch_size, "part_rows": part_rows, "seed": seed, "retries": retries})
+    for name in ("batch_size", "part_rows"):
+        if numbers[name] is not None:
+            check_number(name, numbers[name], minimum=1, whole=True)
     if seed is not None:
-        check_number("seed", seed, minimum=0, maximum=LARGEST, whole=True)
-    check_number("retries", retries, minimum=0, whole=True)
+        check_number("seed", numbers["seed"], minimum=0, maximum=LARGEST, whole=True)
+    check_number("retries", numbers["retries"], minimum=0, whole=True)
     if describe and output_type is None:
         raise ArgumentError("describe=True describes the job's output type, and it has none; give an output type.")
     if retries and output_type is None:
@@ -197,8 +198,8 @@ def run_batch(
         folder=folder,
         settings=as_json(settings),
         executor=RayActors(ray_address) if executor == "ray" else Processes(_read_devices(devices)),
-        batch_size=batch_size,
-        part_rows=part_rows,
+        batch_size=numbers["batch_size"],
+        part_rows=numbers["part_rows"],
         progress=progress,
         drafts=None if drafts is None else _read_drafts(drafts),
     )

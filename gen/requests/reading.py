@@ -75,6 +75,7 @@ def read_requests(
     check_flag("shorten", settings.shorten)
     check_truncate(settings.truncate)
     check_flag("local_files", settings.local_files)
+    check_flag("limits_thoughts", settings.limits_thoughts)
     asked = as_lists(settings.max_new_tokens)
     limits: Sequence[int | None] = [None] * len(prompts)
     if asked is not None:

@@ -124,7 +124,7 @@ class Parameters:
     def __post_init__(self) -> None:
         for name, limits in _LIMITS.items():
             value = getattr(self, name)
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and value.dim():
                 _check_tensor(name, value)
             elif value is not None:
                 number = read_whole(name, value, minimum=1) if name == "top_k" else read_number(name, value, **limits)

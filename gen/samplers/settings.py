@@ -81,7 +81,12 @@ def immutable(name: str) -> Callable[[type[T]], type[T]]:
 
 
 def read_number(name: str, value: object, **limits: float) -> float:
-    """A number of any type as a float, checked by `gen.errors.check_number`."""
+    """A number of any type, or a tensor of shape (), as a float, checked by `gen.errors.check_number`.
+
+    Host sync: one for a tensor on a device.
+    """
+    if isinstance(value, Tensor) and not value.dim() and not value.is_meta:
+        value = value.item()
     if isinstance(value, Decimal | Fraction):
         try:
             value = float(value)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gen.arguments import read_whole
+from gen.arguments import check_flag, read_whole
 from gen.errors import ArgumentError, check_number, show
 from gen.server.keys import Key
 
@@ -71,6 +71,8 @@ class Settings:
         if self.max_new_tokens is not None:
             read_whole("max_new_tokens", self.max_new_tokens, minimum=1)
         read_whole("max_prompts", self.max_prompts, minimum=1)
+        for name in ("log_texts", "strict"):
+            check_flag(name, getattr(self, name))
         for name in ("request_timeout", "stall_timeout", "max_body_mb", "max_schema_kb", "max_image_mpx"):
             check_number(name, getattr(self, name), above=0)
 

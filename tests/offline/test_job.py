@@ -12,11 +12,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pyarrow.parquet
 import pytest
 from pydantic import BaseModel, Field, field_validator
 from pydantic_core import from_json
-from torch import Tensor
+from torch import Tensor, tensor
 
 import gen
 from gen.loop.runner import run_all
@@ -262,8 +263,9 @@ def test_long_prompts_can_be_cut_and_texts_have_the_same_bits_in_any_batch(tmp_p
     needs_kernels_that_agree(model)
     prompts: list[Any] = ["One night", [40] * 2000, "Two", "One morning"]
     source = write_rows(tmp_path / "rows.jsonl", [{"prompt": prompt, "seed": 3} for prompt in prompts])
-    arguments: Any = {"truncate": "left", "exact": True, "top_logprobs": 1, "max_new_tokens": 60}
-    report = gen.run_batch(source, tmp_path / "out", model="demo", context_length=300, batch_size=3, **arguments)
+    arguments: Any = {"truncate": "left", "exact": True, "top_logprobs": numpy.int64(1), "max_new_tokens": tensor(60)}
+    many: Any = {"batch_size": numpy.int64(3), "part_rows": tensor(24), "seed": tensor(1), "context_length": 300}
+    report = gen.run_batch(source, tmp_path / "out", model="demo", **many, **arguments)
     made = [gen.generate(model, prompt, seed=3, details=True, **arguments) for prompt in prompts]
     results = read_parts(report.parts)
     assert [result["text"] for result in results] == [one.text for one in made]

@@ -224,7 +224,7 @@ def test_unusable_settings_are_refused_when_the_sampler_is_made(make: Any) -> No
         {"temperature": Decimal("1e400")},
         {"temperature": Fraction(-1, 10**300)},
         {"temperature": "1"},
-        {"temperature": torch.tensor(1.0)},
+        {"temperature": torch.tensor(True)},
         {"temperature": torch.ones(1, dtype=torch.complex64)},
         {"top_k": -(10**400)},
         {"top_k": torch.ones(1, dtype=torch.uint64)},

@@ -335,3 +335,5 @@ def test_keys_of_a_cluster_have_names_and_limits_as_in_a_file(monkeypatch: pytes
 def test_an_application_of_a_model_is_refused(engine: gen.Engine) -> None:
     with pytest.raises(gen.ArgumentError, match=r"app takes an engine, as gen.Engine\(model\), got "):
         gen.server.app(engine.model)  # type: ignore[arg-type]
+    with pytest.raises(gen.ArgumentError, match="strict must be True or False, got 'no'"):
+        gen.server.app(engine, strict="no")
