@@ -7,10 +7,10 @@ by side as two queries of one head: (rows, 4, 1, width) becomes (rows, 2, 2, wid
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import handle_torch_function, has_torch_function
 
 from gen.attention.plan import Plan, Run
 from gen.devices import runs_triton
+from gen.runtime.one_call import one_call
 
 Apart = tuple[tuple[int, Tensor, Tensor], ...]
 """Rows whose columns have memory of their own: which row, its keys and its values, (1, key_heads, room, width)."""
@@ -20,6 +20,7 @@ _CACHED = 2**17  # numbers of a row's keys in a layer that stay in a CPU's cache
 _MOST_QUERIES, _MOST_WIDTH = 128, 256  # that Triton's kernels take: queries a key head, numbers a query
 
 
+@one_call
 def attend_rows(
     query: Tensor,
     keys: Tensor,
@@ -31,7 +32,7 @@ def attend_rows(
 ) -> Tensor:
     """Attention of each row's tokens over its columns, `softmax(query @ keys * scale + mask) @ values`.
 
-    A recording keeps this as one call, which reads the plan's numbers again each time.
+    A recording's call reads the plan's numbers again each time.
 
     Args:
         query: (n, heads, tokens, width), of the rows' new tokens; floating, any device.
@@ -45,9 +46,6 @@ def attend_rows(
     Returns:
         (n, tokens, heads, value_width), contiguous. Host sync: none.
     """
-    if has_torch_function((query,)):
-        made: Tensor = handle_torch_function(attend_rows, (query,), query, keys, values, mask, plan, scale, apart)
-        return made
     view = keys.shape[2]
     runs = plan.runs or _all_runs(len(query), view, mask.shape[3], apart)
     if len(runs) == 1 and not apart and runs[0][2] == view:  # as in most steps: nothing has to be cut out

@@ -14,7 +14,7 @@ from torch import Tensor
 import gen.samplers.backends.choosing
 from gen.errors import ArgumentError
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
-from gen.samplers.backends import torch_backend
+from gen.samplers.backends import choosing, torch_backend
 from gen.samplers.backends.random import row_keys
 from tests.samplers.float64_reference import Ranked, extreme_logits, hard_logits
 
@@ -33,7 +33,7 @@ KINDS: dict[str, Any] = {
     "min_p": torch.float64,
 }
 NAMES = [*[(name,) for name in MEANINGS], *combinations(MEANINGS, 2)]
-each_backend = pytest.mark.parametrize("backend", [torch.ops.gen, torch_backend], ids=["reads", "torch_backend"])
+each_backend = pytest.mark.parametrize("backend", [choosing.ON_CPU, torch_backend], ids=["reads", "torch_backend"])
 
 
 @pytest.fixture(autouse=True)

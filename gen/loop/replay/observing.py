@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from gen.loop.replay.host_calls import host_call, on_host_call
+from gen.runtime.one_call import is_one_call
 
 __tracebackhide__ = True  # reports that name lines skip this file, which passes every operation on
 T = TypeVar("T")
@@ -156,10 +157,12 @@ class _Functions(TorchFunctionMode):
         if _get_current_dispatch_mode() is not self._dispatched:
             raise CannotReplay("it looks at its operations itself, in a mode of torch's")
         self._dispatched.inside += 1
+        self._dispatched.paused = is_one_call(func)
         try:
             result = func(*args, **kwargs)
         finally:
             self._dispatched.inside -= 1
+            self._dispatched.paused = False
         if name == "to" and result.device != args[0].device:
             raise CannotReplay("it copies between devices: to")
         if type(result) not in _QUESTIONS:

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.overrides import handle_torch_function, has_torch_function
+
+from gen.runtime.one_call import one_call
 
 _BLOCK = 512  # inputs that FBGEMM packs together
 _LEAST_INPUTS = 256  # with fewer, a block takes more memory than float32
@@ -127,9 +128,7 @@ def can_pack(weight: Tensor) -> bool:
     return bfloat16 or weight.dtype == torch.float32
 
 
+@one_call
 def multiply(states: Tensor, layout: Layout, bias: Tensor | None) -> Tensor:
-    """`layout.product`, which a recording keeps as one call."""
-    if has_torch_function((states,)):
-        made: Tensor = handle_torch_function(multiply, (states,), states, layout, bias)
-        return made
+    """`layout.product`."""
     return layout.product(states, bias)

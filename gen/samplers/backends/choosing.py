@@ -1,33 +1,27 @@
 """Chooses the backend that samples from a tensor; for equal logits, all backends give the same result.
 
-On CUDA devices Triton's kernels sample, if they are in use; all other tensors use the torch backend. On a CPU it may
-read values, and it and Triton's kernels are registered as torch operations: a recording or a graph capture of a step
-sees one call. Elsewhere it has no host syncs and is seen as many calls.
+On CUDA devices Triton's kernels sample, if they are in use; all other tensors use the torch backend, which may read
+values on a CPU, where a recording of a step sees one call. Elsewhere it has no host syncs, and is seen as many calls.
 """
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from gen.devices import runs_triton
+from gen.runtime.one_call import one_call
 from gen.samplers.backends import torch_backend
 from gen.samplers.logits import check_logits
 from gen.samplers.parameters import Table
 
-_OPERATIONS = {
-    "most_likely": "(Tensor logits) -> (Tensor, Tensor)",
-    "likeliest": "(Tensor logits, int n) -> (Tensor, Tensor)",
-    "highest": "(Tensor values, int n) -> (Tensor, Tensor)",
-    "draw": "(Tensor logits, Tensor keys, Tensor scale, Tensor? cold, Tensor? top_k, Tensor? top_p, Tensor? min_p,"
-    " Tensor? wanted=None) -> (Tensor, Tensor)",
-}
-_NAMES = torch.ops.gen
-for _name, _schema in _OPERATIONS.items():
-    if not hasattr(_NAMES, _name):  # torch keeps the operation if gen is imported again
-        torch.library.define(f"gen::{_name}", _schema)
-        torch.library.impl(f"gen::{_name}", "CPU", partial(getattr(torch_backend, _name), reads=True))
+ON_CPU = SimpleNamespace(
+    **{
+        name: one_call(partial(getattr(torch_backend, name), reads=True))
+        for name in ("most_likely", "likeliest", "highest", "draw")
+    }
+)
 
 
 def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,14 +79,14 @@ def draw(logits: Tensor, keys: Tensor, table: Table, wanted: Tensor | None = Non
 
 
 def _backend(logits: Tensor) -> Any:
-    """A module with `most_likely`, `likeliest`, `highest` and `draw`, or torch's operations of these names."""
+    """What has `most_likely`, `likeliest`, `highest` and `draw` for these logits."""
     check_logits(logits)
     if logits.shape[0] == 0:
         return torch_backend  # it works without rows too, because it never looks at values
     if logits.is_cpu:
-        return _NAMES
+        return ON_CPU
     if runs_triton(logits):
         from gen.samplers.backends import triton_backend  # needs triton
 
-        return triton_backend.operations()
+        return triton_backend
     return torch_backend

@@ -1,12 +1,10 @@
 """Sampling with Triton kernels on a CUDA device: the logits are read once, and again only for cuts."""
 
-from functools import lru_cache
-from typing import Any
-
 import torch
 import triton
 from torch import Tensor
 
+from gen.runtime.one_call import one_call
 from gen.samplers.backends import torch_backend, triton_cuts, triton_kernels
 from gen.samplers.backends.blocks import count_blocks
 from gen.samplers.backends.cuts import Column
@@ -20,6 +18,7 @@ _SURVEYED, _SEARCHED = 8, 32  # blocks that a program processes at a time
 _OPTIONS = {"num_warps": 8, "enable_fp_fusion": False}  # multiplication and addition are not fused, as in torch
 
 
+@one_call
 def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     """See `torch_backend.most_likely`. Two kernels; host sync: none."""
     logits = _rows(logits)
@@ -42,6 +41,7 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     return token_ids, logprobs
 
 
+@one_call
 def draw(
     logits: Tensor,
     keys: Tensor,
@@ -123,14 +123,6 @@ def draw(
         token_ids = torch.where(cold, best, token_ids)
         logprobs = torch.where(cold.squeeze(1), best_logprobs, logprobs)
     return token_ids, logprobs
-
-
-@lru_cache
-def operations() -> Any:
-    """Register the functions of this module for torch's operations on CUDA, and return the operations."""
-    for function in (most_likely, likeliest, highest, draw):
-        torch.library.impl(f"gen::{function.__name__}", "CUDA", function)
-    return torch.ops.gen
 
 
 def _rows(logits: Tensor) -> Tensor:

@@ -11,13 +11,13 @@ from torch import Tensor
 from gen.devices import native_cuda
 from gen.errors import ArgumentError, DeviceError
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
-from gen.samplers.backends import torch_backend
+from gen.samplers.backends import choosing, torch_backend
 from gen.samplers.backends.random import row_keys
 from gen.samplers.parameters import Parameters
 from tests.samplers.float64_reference import Ranked, Reference, hard_logits
 from virtual_gpus import no_host_sync, virtual_gpus
 
-BACKENDS: list[Any] = [torch.ops.gen, torch_backend]  # the first is torch_backend where the host may read values
+BACKENDS: list[Any] = [choosing.ON_CPU, torch_backend]  # the first is torch_backend where the host may read values
 USUAL: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.05}
 COMBINATIONS: list[dict[str, Any]] = [
     {name: USUAL[name] for name in names} for n in range(5) for names in combinations(USUAL, n)
@@ -262,6 +262,6 @@ def test_rows_with_fewer_tokens_than_top_k_are_not_worked_on_whole(
     allowed = [[7], [0, 19_999], [*range(300, 303)], [*range(0, 20_000, 700)]]
     for row, own in enumerate(allowed):
         logits[row, own] = -torch.arange(len(own), dtype=dtype)
-    token_ids, logprobs = torch.ops.gen.draw(logits, torch.arange(4), *Parameters(**parameters).for_rows(logits))
+    token_ids, logprobs = choosing.ON_CPU.draw(logits, torch.arange(4), *Parameters(**parameters).for_rows(logits))
     assert all(int(one) in row for one, row in zip(token_ids, allowed, strict=True))
     assert logprobs.isfinite().all()
