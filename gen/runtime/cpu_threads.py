@@ -10,11 +10,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from gen.runtime.control_groups import groups, read
+
 SPINS = "10000"
 """GOMP_SPINCOUNT: steps take about 1.1 times as long on an idle machine, and a third beside two busy programs."""
 
-_GROUPS = Path("/sys/fs/cgroup")
-_MINE = Path("/proc/self/cgroup")
 _CORES = Path("/sys/devices/system/cpu")
 
 
@@ -77,31 +77,15 @@ def _spinning_is_chosen() -> bool:
 def _cores() -> int:
     """The cores that the process may use; two threads of one core count once."""
     mine = os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1)
-    shared = {_read(_CORES / f"cpu{one}" / "topology/thread_siblings_list").strip() or str(one) for one in mine}
+    shared = {read(_CORES / f"cpu{one}" / "topology/thread_siblings_list").strip() or str(one) for one in mine}
     return max(1, len(shared))
 
 
 def _quotas() -> Iterator[float]:
-    """The quotas of the process's control groups and of those around them, in versions 2 and 1."""
-    for line in _read(_MINE).splitlines():
-        _, kinds, path = line.split(":", 2)
-        if kinds and "cpu" not in kinds.split(","):
-            continue
-        root = _GROUPS / "cpu" if kinds else _GROUPS
-        own = root / path.lstrip("/")
-        for group in [own, *own.parents]:
-            if not group.is_relative_to(root):
-                break
-            if kinds:
-                told = [_read(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-            else:
-                told = _read(group / "cpu.max").split()
-            if len(told) == 2 and all(number.isdecimal() for number in told):  # "max" and -1 are no limit
-                yield int(told[0]) / int(told[1])
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):  # no Linux, or another version
-        return ""
+    for group in groups("cpu"):
+        if group.version == 1:
+            told = [group.read(f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        else:
+            told = group.read("cpu.max").split()
+        if len(told) == 2 and all(number.isdecimal() for number in told):  # "max" and -1 are no limit
+            yield int(told[0]) / int(told[1])

@@ -17,6 +17,7 @@ from gen.loop.prefixes.tree import tree_of
 from gen.loop.runner import run_all
 from gen.models.transformers.rows import TransformersRows
 from gen.runtime import cpu_memory
+from gen.runtime.control_groups import Group
 from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial, sample_seed
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
 from virtual_gpus import virtual_gpus
@@ -180,8 +181,8 @@ def left_on_the_cpu(monkeypatch: pytest.MonkeyPatch, tokens: float) -> list[tupl
         make(rows, model, count, length)
 
     monkeypatch.setattr(TransformersRows, "__init__", writing_down)
-    monkeypatch.setattr(cpu_memory, "_of_system", lambda what: int(tokens * COLUMN))
-    monkeypatch.setattr(cpu_memory, "_CONTAINERS", ())
+    monkeypatch.setattr(cpu_memory, "_of_system", lambda what: [int(tokens * COLUMN)])
+    monkeypatch.setattr(cpu_memory, "groups", lambda controller: [])
     return made
 
 
@@ -324,9 +325,10 @@ def test_what_a_token_takes_is_seen_from_rows_that_were_filled() -> None:
 def test_the_cpus_memory_is_what_the_system_has_left_or_its_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info, limit, used, kinds = (tmp_path / name for name in ("meminfo", "max", "current", "stat"))
+    info = tmp_path / "meminfo"
+    limit, used, kinds = (tmp_path / f"memory.{name}" for name in ("max", "current", "stat"))
     monkeypatch.setattr(cpu_memory, "_INFO", info)
-    monkeypatch.setattr(cpu_memory, "_CONTAINERS", [(limit, used, kinds)])
+    monkeypatch.setattr(cpu_memory, "groups", lambda controller: [Group(str(tmp_path), 2)])
     cpu = torch.device("cpu")
     assert memory.free_bytes(cpu) is None
     info.write_text("MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:    4000 kB\nBuffers: 1 kB\n")
@@ -345,9 +347,9 @@ def test_the_cpus_memory_is_what_the_system_has_left_or_its_container(
 
 
 def test_a_model_keeps_a_tenth_of_a_device_for_calls_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info, limit = tmp_path / "meminfo", tmp_path / "max"
+    info, limit = tmp_path / "meminfo", tmp_path / "memory.max"
     monkeypatch.setattr(cpu_memory, "_INFO", info)
-    monkeypatch.setattr(cpu_memory, "_CONTAINERS", [(limit, limit, limit)])
+    monkeypatch.setattr(cpu_memory, "groups", lambda controller: [Group(str(tmp_path), 2)])
     cpu = torch.device("cpu")
     assert memory.kept_bytes(cpu) == 2**33 // 10  # the memory's size is unknown
     info.write_text("MemTotal:  9000 kB\nMemAvailable:    4000 kB\n")

@@ -10,7 +10,7 @@ import pytest
 
 from gen.loop import step_times
 from gen.loop.step_times import SlowSteps
-from gen.runtime import cpu_threads
+from gen.runtime import control_groups, cpu_memory, cpu_threads
 
 CHOSEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
@@ -25,8 +25,8 @@ def _nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine of eight cores with two threads each, whose files are in a folder."""
-    monkeypatch.setattr(cpu_threads, "_GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(cpu_threads, "_MINE", tmp_path / "mine")
+    monkeypatch.setattr(control_groups, "_ROOT", tmp_path / "groups")
+    monkeypatch.setattr(control_groups, "_MINE", tmp_path / "mine")
     monkeypatch.setattr(cpu_threads, "_CORES", tmp_path / "cores")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     for core in range(16):
@@ -76,6 +76,34 @@ def test_groups_of_version_1_are_read(machine: Path) -> None:
     write(machine / "groups/cpu/cpu.cfs_quota_us", "400000\n")  # as a container sees its own group
     write(machine / "groups/cpu/cpu.cfs_period_us", "100000\n")
     assert cpu_threads.quota() == 4
+
+
+def test_the_groups_of_a_service_bound_its_memory(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As systemd and Slurm bound it, outside any container: the root has no limit, and the process is deep inside."""
+    monkeypatch.setattr(cpu_memory, "_INFO", machine / "meminfo")
+    write(machine / "meminfo", "MemTotal: 9000000 kB\nMemAvailable: 8000000 kB\n")
+    write(machine / "mine", "0::/system.slice/server.service\n")
+    assert cpu_memory.available_bytes() == 8_000_000 * 1024
+    inner, outer = machine / "groups/system.slice/server.service", machine / "groups/system.slice"
+    write(inner / "memory.max", "4000000\n")
+    write(inner / "memory.current", "1500000\n")
+    write(inner / "memory.stat", "inactive_file 500000\n")
+    assert (cpu_memory.total_bytes(), cpu_memory.available_bytes()) == (4_000_000, 3_000_000)
+    write(outer / "memory.max", "5000000\n")
+    write(outer / "memory.current", "4000000\n")
+    assert (cpu_memory.total_bytes(), cpu_memory.available_bytes()) == (4_000_000, 1_000_000)
+
+
+def test_memory_of_groups_of_version_1(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_memory, "_INFO", machine / "meminfo")
+    write(machine / "mine", "4:memory:/docker/a\n1:cpu:/docker/b\n")
+    group = machine / "groups/memory/docker/a"
+    write(group / "memory.limit_in_bytes", "9223372036854771712\n")  # no limit
+    assert cpu_memory.total_bytes() is None
+    write(group / "memory.limit_in_bytes", "6000\n")
+    write(group / "memory.usage_in_bytes", "2000\n")
+    write(group / "memory.stat", "inactive_file 1\ntotal_inactive_file 300\n")
+    assert (cpu_memory.total_bytes(), cpu_memory.available_bytes()) == (6000, 4300)
 
 
 def test_what_the_environment_says_stays(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
