@@ -31,11 +31,33 @@ def own_settings() -> Iterator[None]:
 
 def settings_of_the_process() -> Hashable:
     """The settings that a recorded or captured step depends on: with other settings it would run other kernels."""
+    cuda, matmul = torch.backends.cuda, torch.backends.cuda.matmul
     return (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.get_float32_matmul_precision(),
+        *matmul_precisions(),
+        matmul.allow_fp16_reduced_precision_reduction,
+        matmul.allow_bf16_reduced_precision_reduction,
+        cuda.flash_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.math_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
     )
+
+
+def matmul_precisions() -> tuple[str, ...]:
+    """How torch multiplies matrices of float32: with CUDA and oneDNN, or, before torch 2.9, with both.
+
+    Where a program has set one of them alone, torch raises an error when it is asked for both.
+    """
+    if not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        return (torch.get_float32_matmul_precision(),)
+    return torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+
+
+def multiplies_whole() -> bool:
+    """Whether matrices of float32 are multiplied with all of their digits."""
+    return {*matmul_precisions()} <= {"highest", "ieee", "none"}
 
 
 def isolated(function: Callable[P, R]) -> Callable[P, R]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gen
-from gen.runtime.isolation import isolated
+from gen.runtime.isolation import isolated, multiplies_whole, settings_of_the_process
 from gen.samplers import beam_search, greedy, multinomial
 from gen.samplers.backends import choosing, torch_backend
 from gen.samplers.backends.race import running_sum
@@ -174,6 +175,33 @@ def test_settings_are_the_callers_between_the_pieces_and_after_a_stream_that_is_
         assert state() == before
         stream.close()
         assert state() == before
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch 2.9 brought these names")
+@pytest.mark.parametrize("name", ["cuda.matmul", "mkldnn.matmul", "mkldnn", ""])
+def test_a_precision_that_was_set_by_its_new_name_counts(made: Made, name: str) -> None:
+    """With some of these set, torch refuses to say the precision by its old name."""
+    backend: Any = reduce(getattr, name.split(".") if name else [], torch.backends)
+    plain = gen.generate(made.text, PROMPTS, seed=1, max_new_tokens=20)
+    before, unset = settings_of_the_process(), backend.fp32_precision
+    assert multiplies_whole()
+    backend.fp32_precision = "tf32"
+    try:
+        assert not multiplies_whole() and settings_of_the_process() != before
+        assert len(gen.generate(made.text, PROMPTS, seed=1, max_new_tokens=20)) == 2
+        assert len(gen.generate(made.text, PROMPTS, exact=True, max_new_tokens=2)) == 2
+        gen.from_transformers(tiny_model(), byte_tokenizer())
+    finally:
+        backend.fp32_precision = unset
+    assert settings_of_the_process() == before
+    assert gen.generate(made.text, PROMPTS, seed=1, max_new_tokens=20) == plain
+
+
+@pytest.mark.parametrize("name", ["flash", "mem_efficient", "math", "cudnn"])
+def test_captured_steps_depend_on_the_kernels_of_attention(name: str) -> None:
+    before, enable = settings_of_the_process(), getattr(torch.backends.cuda, f"enable_{name}_sdp")
+    with setting(enable, False, True):
+        assert settings_of_the_process() != before
 
 
 def test_a_loaded_model_can_be_trained_though_it_was_loaded_in_inference_mode() -> None:

@@ -8,6 +8,7 @@ import torch
 from gen.arguments import check_flag, read_whole
 from gen.errors import ArgumentError, show
 from gen.models.base import Model
+from gen.runtime.isolation import multiplies_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +57,6 @@ def read_speculate(speculate: object) -> Speculate:
 
 def same_in_any_width(model: Model) -> bool:
     """Whether a step's logits are the same, up to the order of sums in float32, however many tokens it reads."""
-    whole = model.placement.dtype in (torch.float32, torch.float64) and (
-        torch.get_float32_matmul_precision() == "highest"
-    )
+    whole = model.placement.dtype in (torch.float32, torch.float64) and multiplies_whole()
     # weights or activations may be coarser than that; then a probe has measured a larger difference
     return whole and model.wide_difference <= _ROUNDING

@@ -23,6 +23,7 @@ from gen.models.transformers.placement import embedding_rows, read_placement, ru
 from gen.models.transformers.snapshot import Snapshot
 from gen.models.transformers.training import acts_in_training
 from gen.models.transformers.wrappers import innermost
+from gen.runtime.isolation import matmul_precisions
 from gen.samplers import Sampler
 from gen.tokens.tokenizers import Tokenizer
 
@@ -147,7 +148,7 @@ class TransformersModel(Model):
         dtype."""
         from gen.models.transformers.exactness import find_step_rows
 
-        key = torch.get_num_threads(), torch.get_float32_matmul_precision(), self.placement.dtype
+        key = torch.get_num_threads(), matmul_precisions(), self.placement.dtype
         if key not in self._step_rows:
             self._step_rows[key] = find_step_rows(self)
         return self._step_rows[key]

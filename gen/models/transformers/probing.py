@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from gen.devices import current, to_device
 from gen.errors import GenError, ModelError
 from gen.models.transformers.wrappers import innermost
+from gen.runtime.isolation import multiplies_whole
 
 if TYPE_CHECKING:
     from gen.models.transformers.model import TransformersModel
@@ -173,7 +174,7 @@ def tolerance_of(model: nn.Module) -> tuple[float, str]:
         return max(TOLERANCE.values()), "quantised weights"
     dtypes = {parameter.dtype for parameter in model.parameters()} & TOLERANCE.keys()
     dtype = max(dtypes or {torch.float32}, key=TOLERANCE.__getitem__)
-    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+    if dtype == torch.float32 and not multiplies_whole():
         return TOLERANCE[torch.float16], "TensorFloat-32"  # as precise as float16
     return TOLERANCE[dtype], str(dtype).removeprefix("torch.")
 
