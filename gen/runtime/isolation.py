@@ -31,7 +31,8 @@ def own_settings() -> Iterator[None]:
 
 def settings_of_the_process() -> Hashable:
     """The settings that a recorded or captured step depends on: with other settings it would run other kernels."""
-    cuda, matmul = torch.backends.cuda, torch.backends.cuda.matmul
+    cuda: Any = torch.backends.cuda
+    matmul = cuda.matmul
     return (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -50,9 +51,10 @@ def matmul_precisions() -> tuple[str, ...]:
 
     Where a program has set one of them alone, torch raises an error when it is asked for both.
     """
-    if not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+    backends: Any = torch.backends
+    if not hasattr(backends.cuda.matmul, "fp32_precision"):
         return (torch.get_float32_matmul_precision(),)
-    return torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+    return backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision
 
 
 def multiplies_whole() -> bool:

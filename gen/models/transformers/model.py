@@ -77,7 +77,7 @@ class TransformersModel(Model):
         self.takes_flat_masks = bool(getattr(config, "alibi", not self.takes("position_ids")))
         self.attention = self._own_attention()
         self.replay = self._told = False
-        self._step_rows: dict[tuple[int, str, torch.dtype], int] = {}
+        self._step_rows: dict[tuple[object, ...], int] = {}
         self.vocab_size: int = getattr(model.get_output_embeddings(), "out_features", config.vocab_size)
         self._rotary = Rotary(model, config, context_length, own=own)
         self.context_length: int = self._rotary.context.length
