@@ -62,7 +62,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/score": {"text_1": ["Hi"], "text_2": ["a"]},
 }
 BODIES["/v1/messages/count_tokens"] = BODIES["/v1/messages"]
-WRONG: list[Any] = [[], {}, [["text"]], {"type": ["x"]}, "x", 1, 1.5, True, [1], ["text"]]
+WRONG: list[Any] = [[], {}, [["text"]], {"type": ["x"]}, "x", 1, -1, 10**30, 1.5, True, [1], ["text"]]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
