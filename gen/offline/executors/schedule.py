@@ -152,36 +152,34 @@ class Schedule:
             if good is not None:
                 self._good = Step(task=step.task, row=good, probe=True)
                 slot.proven, slot.deaths = True, 0
-        if step.row is not None and result is not None and not step.probe:
-            self._note(step.task, step.row, result)
-        self._end_step()
+            if step.row is not None and result is not None and not step.probe:
+                self._note(step.task, step.row, result)
+            self._end_step()
 
     def died(self, slot: Slot, step: Step, reason: str) -> None:
         """A slot's worker has died in a step; the next one is not proven."""
         task, row = step.task, step.row
         with self._changed:
             proven, slot.proven = slot.proven, False
-            over = self.error is not None
-        if over:
-            return
-        if step.probe:
-            pass
-        elif row is None:
-            task.kills += 1
-            if task.kills == _KILLS:
-                task.todo = deque(range(task.count))
-            self._put_back(task)
-        else:
-            task.deaths[row] += proven
-            if task.deaths[row] == _KILLS:
-                self._note(task, row, self.blame(task, row, reason))
+            if self.error is not None:
+                return
+            if step.probe:
+                pass
+            elif row is None:
+                task.kills += 1
+                if task.kills == _KILLS:
+                    task.todo = deque(range(task.count))
+                self._todo.append(task)
             else:
-                assert task.todo is not None  # it has rows that run one by one; tells mypy
-                task.todo.rotate(-1)
-                self._put_back(task)
-        with self._changed:
+                task.deaths[row] += proven
+                if task.deaths[row] == _KILLS:
+                    self._note(task, row, self.blame(task, row, reason))
+                else:
+                    assert task.todo is not None  # it has rows that run one by one; tells mypy
+                    task.todo.rotate(-1)
+                    self._todo.append(task)
             self._count_death(slot, f"{reason}, in {step}")
-        self._end_step()
+            self._end_step()
 
     def fail(self, error: Exception) -> None:
         """End the job."""
@@ -189,8 +187,10 @@ class Schedule:
             self.error = self.error or error
             self._changed.notify_all()
 
+    # For all that follows the lock must be held.
+
     def _next(self, slot: Slot) -> Step:
-        """The next step for a slot; the lock must be held, and there must be a task."""
+        """The next step for a slot; there must be a task."""
         if slot.deaths == _DEATHS - 1:  # before the device is left out
             last = self._todo[-1]
             return self._good or Step(task=last, row=last.count - 1, probe=True)
@@ -205,23 +205,16 @@ class Schedule:
         task.todo.remove(row)
         task.results[row] = result
         if task.todo:
-            self._put_back(task, first=True)
+            self._todo.appendleft(task)
         else:
             self.write(task)
 
-    def _put_back(self, task: Task, *, first: bool = False) -> None:
-        with self._changed:
-            (self._todo.appendleft if first else self._todo.append)(task)
-            self._changed.notify_all()
-
     def _end_step(self) -> None:
-        with self._changed:
-            self._running -= 1
-            if self.over:
-                self._changed.notify_all()
+        self._running -= 1
+        self._changed.notify_all()
 
     def _count_death(self, slot: Slot, reason: str) -> None:
-        """Count the death of a slot's worker; the lock must be held."""
+        """Count the death of a slot's worker."""
         slot.deaths += 1
         self.say(f"a worker of {slot.name} {reason}")
         if slot.deaths < _DEATHS:
