@@ -81,7 +81,7 @@ def write_parquet(path: Path, manifest: Manifest, folder: Path, numbers: Sequenc
     parquet = import_parquet()
     import pyarrow
 
-    value = _value_type(manifest)
+    value = _type_of(manifest.schema)
     kinds: dict[str, str | None] = {}
     for number in numbers:
         for result in read_part(folder, number):
@@ -184,17 +184,13 @@ def _makes_several(manifest: Manifest) -> bool:
     return int(settings.get("samples", 1)) > 1 or int(manifest.settings["num_return_sequences"]) > 1
 
 
-def _value_type(manifest: Manifest) -> Any:
-    """The pyarrow type of the values if their schema fixes one; None if they are written as JSON."""
-    return None if manifest.schema is None else _type_of(manifest.schema, manifest.schema.get("$defs", {}), 0)
-
-
-def _type_of(schema: Any, definitions: Mapping[str, Any], depth: int) -> Any:
-    """A fixed type for a schema's values; None if there is none, as for unions."""
+def _type_of(schema: Any, definitions: Mapping[str, Any] | None = None, depth: int = 0) -> Any:
+    """The pyarrow type of a schema's values if it fixes one; None if it does not, as a union, or is None."""
     import pyarrow
 
     if not isinstance(schema, dict) or depth > 16:  # any value; a type within itself
         return None
+    definitions = schema.get("$defs", {}) if definitions is None else definitions
     if "$ref" in schema:
         return _type_of(definitions.get(schema["$ref"].rpartition("/")[2]), definitions, depth + 1)
     if "anyOf" in schema:  # one type beside null

@@ -96,6 +96,7 @@ OPEN = gen.json_schema({"type": "object", "properties": {"a": {"type": "integer"
     [
         (OPEN, [{"a": 1}], "struct<a: int64>"),
         (OPEN, [{"a": 1, "b": 2}], "string"),
+        (gen.json_schema(True), [{"a": 1}, "b"], "string"),
         (list[Named], [[{"name": "x"}]], "string"),
         (gen.json_schema({"type": ["string", "null"]}), ["a", None], "string"),
         (int, [1, 10**25], "string"),
