@@ -24,7 +24,7 @@ from gen.server.errors import ApiError, refused
 from gen.server.settings import Settings
 from gen.server.texts import Texts
 from gen.server.waiting import UnderWay
-from gen.tokens.thoughts import Thinking, marks_of_chat, switched
+from gen.tokens.thoughts import marks_of_chat, switched
 
 T = TypeVar("T")
 _SAMPLE = 256  # tokens of a row whose size is looked at
@@ -108,10 +108,7 @@ class Served:
 
     def name_of(self, given: str | None) -> str:
         """The name of the model that a request asks for."""
-        name = self.settings.names[0] if given is None else given
-        if name not in self.settings.names:
-            raise no_model(name, self.settings.names)
-        return name
+        return name_in(self.settings.names, given)
 
     def health(self) -> str:
         """Return "ok" while the engine takes requests and makes progress; else "failed", "closed" or "stalled"."""
@@ -166,21 +163,27 @@ class Served:
         )
 
     def _with_pictures(self, prompts: Sequence[Any]) -> list[Any]:
+        """The prompts, with the images in their messages read."""
         most = int(self.settings.max_image_mpx * 1e6)
-        return [_pictures_read(messages_of(one), most) or one for one in prompts]
 
-    def prompt_ids(
-        self, prompt: Prompt, template_kwargs: Mapping[str, object] | None = None, thinks: Thinking = None
-    ) -> list[int]:
-        """The token ids of a conversation, its images' included.
+        def read(part: Any) -> Any:
+            if part["type"] != "image_url":
+                return part
+            image = read_image(part["image_url"]["url"], "the image", local_files=False, most_pixels=most)
+            return {"type": "image", "image": image}
 
-        Args:
-            thinks: how much the model thinks, see `gen.generate`; the prompt may begin a thought, or close one.
-        """
-        tokenizer = self.model.tokenizer
-        template_kwargs = switched(tokenizer, template_kwargs, thinks)
-        if self.model.reads_images:
-            [prompt] = self._with_pictures([prompt])
+        def message(one: Mapping[str, Any]) -> dict[str, Any]:
+            content = one["content"]
+            return {**one, "content": [*map(read, content)] if isinstance(content, list) else content}
+
+        return [[*map(message, messages_of(one))] or one for one in prompts]
+
+    def prompt_ids(self, asked: Asked) -> list[int]:
+        """The token ids of the conversation that a request has, its images' included, and a thought that the prompt
+        begins, or closes."""
+        tokenizer, thinks = self.model.tokenizer, asked.arguments["thinking"]
+        template_kwargs = switched(tokenizer, asked.arguments["chat_template_kwargs"], thinks)
+        [prompt] = self._with_pictures(asked.prompts) if self.model.reads_images else asked.prompts
         token_ids, _ = read_one_prompt(
             self.model, 0, prompt, [], chat=False, template_kwargs=template_kwargs, local_files=False
         )
@@ -188,27 +191,11 @@ class Served:
         return marks_of_chat(tokenizer, template_kwargs, token_ids, begun, thinks)[1]
 
 
-def _pictures_read(messages: Sequence[Mapping[str, Any]], most_pixels: int) -> list[dict[str, Any]]:
-    """The messages with their images read.
-
-    Args:
-        most_pixels: how many pixels an image may have.
-    """
-
-    def picture(part: Any) -> Any:
-        if part["type"] != "image_url":
-            return part
-        url = part["image_url"]["url"]
-        return {"type": "image", "image": read_image(url, "the image", local_files=False, most_pixels=most_pixels)}
-
-    return [
-        {**one, "content": [*map(picture, one["content"])]} if isinstance(one["content"], list) else {**one}
-        for one in messages
-    ]
-
-
-def no_model(name: object, names: Sequence[str]) -> ApiError:
-    """The error for a name that stands for no model."""
-    return ApiError(
-        404, f"the model {str(name)[:80]!r} does not exist; there is {', '.join(names)}.", "model", "model_not_found"
-    )
+def name_in(names: Sequence[str], given: str | None) -> str:
+    """The name that a request gives, or the first one. Raises an ApiError if it stands for no model."""
+    if given is None:
+        return names[0]
+    if given in names:
+        return given
+    message = f"the model {given[:80]!r} does not exist; there is {', '.join(names)}."
+    raise ApiError(404, message, "model", "model_not_found")

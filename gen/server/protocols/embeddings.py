@@ -14,7 +14,7 @@ from gen.server.bodies import Body
 from gen.server.errors import ApiError, refused
 from gen.server.output_types import new_id
 from gen.server.protocols.completions import read_prompts
-from gen.server.served import Served, no_model
+from gen.server.served import Served, name_in
 
 
 class EmbedderBody(Body):
@@ -62,9 +62,7 @@ def _embedded(served: Served, given: str | None, texts: Sequence[Any]) -> tuple[
     embedder, names = served.settings.embedder, served.settings.embedder_names
     if embedder is None:
         raise ApiError(404, "this server has no embedder: start it with --embedder.", "model", "model_not_found")
-    name = names[0] if given is None else given
-    if name not in names:
-        raise no_model(name, names)
+    name = name_in(names, given)
     if len(texts) > (most := served.settings.max_prompts):
         raise refused(f"a request may have {most} texts, and this one has {len(texts)}.")
     before, tokens = read_prompt(embedder.recipe, None), 0

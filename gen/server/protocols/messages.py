@@ -78,9 +78,7 @@ class MessagesBody(SamplingFields):
 
 def count_tokens(served: Served, body: MessagesBody) -> dict[str, Any]:
     """How many tokens the prompt of a conversation has."""
-    asked = MessageWriter(served, body).asked
-    kwargs, thinks = asked.arguments["chat_template_kwargs"], asked.arguments["thinking"]
-    return {"input_tokens": len(served.prompt_ids(asked.prompts[0], kwargs, thinks))}
+    return {"input_tokens": len(served.prompt_ids(MessageWriter(served, body).asked))}
 
 
 def _read(served: Served, body: MessagesBody) -> Asked:

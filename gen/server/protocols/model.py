@@ -5,7 +5,7 @@ from typing import Any
 from gen.server.bodies import Body
 from gen.server.errors import refused
 from gen.server.protocols.chat import ChatBody, ChatWriter
-from gen.server.served import Served, no_model
+from gen.server.served import Served, name_in
 
 
 def list_models(served: Served) -> dict[str, Any]:
@@ -16,9 +16,7 @@ def list_models(served: Served) -> dict[str, Any]:
 def one_model(served: Served, name: str) -> dict[str, Any]:
     """One model of the server."""
     known = _models(served)
-    if name not in known:
-        raise no_model(name, [*known])
-    return known[name]
+    return known[name_in([*known], name)]
 
 
 def _models(served: Served) -> dict[str, dict[str, Any]]:
@@ -58,10 +56,7 @@ def tokenize(served: Served, body: TokenizeBody) -> dict[str, Any]:
     tokenizer = served.model.tokenizer
     if body.messages is not None:
         given = {name: getattr(body, name) for name in ChatBody.model_fields if name in TokenizeBody.model_fields}
-        asked = ChatWriter.of(served, ChatBody(**given)).asked
-        token_ids = served.prompt_ids(
-            asked.prompts[0], asked.arguments["chat_template_kwargs"], asked.arguments["thinking"]
-        )
+        token_ids = served.prompt_ids(ChatWriter.of(served, ChatBody(**given)).asked)
     else:
         token_ids = (tokenizer.encode if body.add_special_tokens else tokenizer.encode_plain)(body.prompt or "")
     return {"tokens": token_ids, "count": len(token_ids), "max_model_len": served.model.context_length}
