@@ -3,7 +3,7 @@ convert` and `gen doctor`, of a model.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,14 +20,6 @@ _Plot = Annotated[
     Path | None,
     typer.Option("--plot", metavar="FILE", help="Draw how long texts stay equal into a picture; needs matplotlib."),
 ]
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A prompt, and the continuations to score after it; without any, the prompt itself is scored."""
-
-    prompt: str
-    continuations: list[str]
 
 
 @with_options
@@ -54,17 +46,18 @@ def score_command(
     """
     if (prompt is None) == (file is None):
         raise ArgumentError("give a prompt with its continuations, or --file, and not both.")
-    lines = _read(file) if prompt is None else [_Line(prompt, continuations or [])]
+    lines = _read(file) if prompt is None else [(prompt, continuations or [])]
     loaded = asked.load(device)
-    wanted: Any = [line.continuations or None for line in lines]
-    for line, found in zip(lines, gen.score(loaded, [line.prompt for line in lines], wanted, chat=chat), strict=True):
+    wanted: Any = [texts or None for _, texts in lines]
+    made = gen.score(loaded, [before for before, _ in lines], wanted, chat=chat)
+    for (before, texts), found in zip(lines, made, strict=True):
         scores = found if isinstance(found, list) else [found]
-        for text, score in zip(line.continuations or [line.prompt], scores, strict=True):
-            say(_as_json(line.prompt, text, score) if as_json else f"{score.sum:.4f}\t{text}", end="\n")
+        for text, score in zip(texts or [before], scores, strict=True):
+            say(_as_json(before, text, score) if as_json else f"{score.sum:.4f}\t{text}", end="\n")
 
 
-def _read(file: Path | None) -> list[_Line]:
-    """The lines of a file."""
+def _read(file: Path | None) -> list[tuple[str, list[str]]]:
+    """The prompts of a file, each with the continuations to score after it; without any, it is scored itself."""
     lines = []
     for given in read_prompts(None, file):
         try:
@@ -80,7 +73,7 @@ def _read(file: Path | None) -> list[_Line]:
                 f'{given.where}: give {{"prompt": "...", "continuation": "..."}}, or a list of continuations, got '
                 f"{show(given.text)}"
             )
-        lines.append(_Line(found["prompt"], texts))
+        lines.append((found["prompt"], texts))
     return lines
 
 

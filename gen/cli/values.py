@@ -26,7 +26,7 @@ def choose_sampler(
 ) -> list[Any] | None:
     """The name and the settings of the sampler that the options ask for; the values are not checked."""
     settings = {name: value for name, value in settings.items() if value is not None}
-    by_chance = [_flag(name) for name in _SAMPLING if name in settings]
+    by_chance = [f"--{name.replace('_', '-')}" for name in _SAMPLING if name in settings]
     if beams is not None:
         if by_chance or greedy:
             other = [*by_chance, "--greedy"][0]
@@ -45,10 +45,6 @@ def choose_sampler(
             raise ArgumentError(f"--greedy makes one text, without chance; leave {[*by_chance, '--samples'][0]} out.")
         return ["greedy", settings]
     return ["multinomial", {"samples": samples, **settings}] if settings or samples != 1 else None
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def check_top_logprobs(count: int | None, *, as_json: bool, beams: int | None) -> None:

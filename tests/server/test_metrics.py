@@ -14,10 +14,10 @@ from tests.helpers.engines import FailingModel, GatedModel
 from tests.server.client import Client, until
 
 
-def numbers(client: Client) -> dict[str, float]:
-    """All metrics by name and endpoint."""
+def numbers(application: Any) -> dict[str, float]:
+    """All metrics of an application, by name and endpoint."""
     found: dict[str, float] = {}
-    for family in text_string_to_metric_families(client.get("/metrics").body.decode()):
+    for family in text_string_to_metric_families(application.state.metrics.text().decode()):
         for one in family.samples:
             found[
                 " ".join([one.name, *(one.labels[key] for key in ("endpoint", "status", "le") if key in one.labels)])
@@ -30,7 +30,8 @@ def test_an_engine_that_does_not_get_on_is_unhealthy_until_it_does(monkeypatch: 
     monkeypatch.setattr(engine_thread, "monotonic", lambda: now)
     model = GatedModel("hello")
     with gen.Engine(model, rows=1) as engine:
-        client = Client(app(engine, stall_timeout=10))
+        application = app(engine, stall_timeout=10)
+        client = Client(application)
         now = 1000.0
         assert client.get("/health").json == {"status": "ok"}  # there is nothing to do
         streams = [engine.submit("a"), engine.submit("b")]
@@ -38,7 +39,7 @@ def test_an_engine_that_does_not_get_on_is_unhealthy_until_it_does(monkeypatch: 
         now += 11
         reply = client.get("/health")
         assert (reply.status, reply.json) == (503, {"status": "stalled"})
-        told = numbers(client)
+        told = numbers(application)
         assert (told["vllm:num_requests_running"], told["vllm:num_requests_waiting"]) == (1, 1)
         assert told["gen_progress_age_seconds"] == 11
         model.gate.release()
@@ -46,7 +47,7 @@ def test_an_engine_that_does_not_get_on_is_unhealthy_until_it_does(monkeypatch: 
         assert client.get("/health").status == 200
         model.open()
         assert ["".join(stream) for stream in streams] == ["hello"] * 2
-        told = numbers(client)
+        told = numbers(application)
         assert (told["vllm:generation_tokens_total"], told["vllm:prompt_tokens_total"]) == (10, 2)
     assert (client.get("/health").status, client.get("/health").json) == (503, {"status": "closed"})
 
@@ -69,12 +70,12 @@ def test_texts_are_timed_whether_or_not_they_are_streamed(stream: bool, monkeypa
         monkeypatch.setattr(module, "monotonic", lambda: now)
     model: Any = GatedModel("hello")
     with gen.Engine(model) as engine:
-        client = Client(app(engine))
+        application = app(engine)
 
         async def run() -> None:
             nonlocal now
             fields = {"model": "gen", "prompt": "x", "stream": stream, "max_tokens": 9}
-            asking = asyncio.create_task(client.send("POST", "/v1/completions", fields))
+            asking = asyncio.create_task(Client(application).send("POST", "/v1/completions", fields))
             await until(lambda: model.begun.acquire(blocking=False))  # its first step has begun
             for _ in range(4):
                 now += 3
@@ -85,7 +86,7 @@ def test_texts_are_timed_whether_or_not_they_are_streamed(stream: bool, monkeypa
             assert (await asking).status == 200
 
         asyncio.run(run())
-        told = numbers(client)
+        told = numbers(application)
     assert told["gen_requests_total completions 200"] == 1
     for name in ("request_queue_time", "time_to_first_token", "inter_token_latency", "e2e_request_latency"):
         assert told[f"vllm:{name}_seconds_count"] == 1

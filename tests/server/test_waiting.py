@@ -114,7 +114,7 @@ def test_time_and_leaving_count_while_a_type_is_compiled(
         return await asking
 
     assert asyncio.run(run()).status == 499
-    assert numbers(Client(app))["gen_requests_total completions 499"] == 1
+    assert numbers(app)["gen_requests_total completions 499"] == 1
 
 
 def test_a_body_that_does_not_come_is_given_up(
@@ -131,7 +131,7 @@ def test_a_body_that_does_not_come_is_given_up(
     monkeypatch.setattr(bodies, "PATIENCE", 0.001)
     app = gen.server.app(engine)
     assert asyncio.run(half(app, leave=False)).status == 408
-    assert numbers(Client(app))["gen_requests_total completions 408"] == 1
+    assert numbers(app)["gen_requests_total completions 408"] == 1
     assert not caplog.records
 
 
@@ -169,7 +169,7 @@ def test_what_the_server_cuts_at_its_end_is_503_or_an_event(
         assert reply.json["error"]["code"] == "closed"
     for reply in replies[1:3]:
         assert reply.whole and reply.events[-1]["error"]["code"] == "closed"
-    told = numbers(client)
+    told = numbers(app)
     assert told["gen_requests_total completions 503"] == len(asked) + 2
     assert "gen_requests_total completions 200" not in told
 
@@ -206,7 +206,7 @@ def test_a_stream_is_counted_by_how_it_ends(
         leave, reply = asyncio.Event(), Reply()
         asking = asyncio.create_task(Client(app).send("POST", path, asked, leave=leave, reply=reply))
         await until(lambda: reply.status == 200)
-        assert f"gen_requests_total {name} 200" not in numbers_of(app)
+        assert f"gen_requests_total {name} 200" not in numbers(app)
         leave.set()
         await asking
 
@@ -218,18 +218,9 @@ def test_a_stream_is_counted_by_how_it_ends(
     assert late.status == 200 and late.whole and error["code"] == "timeout"
     model.open()
     assert Client(app).post(path, asked).status == 200
-    told = numbers_of(app)
+    told = numbers(app)
     assert {one: told[f"gen_requests_total {name} {one}"] for one in (200, 499, 504)} == {200: 1, 499: 1, 504: 1}
     with gen.Engine(failing) as broken:
-        client = Client(gen.server.app(broken))
-        assert "error" in json.dumps(client.post(path, asked).events[-1])
-        assert numbers(client)[f"gen_requests_total {name} 500"] == 1
-
-
-def numbers_of(app: Any) -> dict[str, float]:
-    """See `numbers`; also within an event loop."""
-    found: list[dict[str, float]] = []
-    thread = threading.Thread(target=lambda: found.append(numbers(Client(app))))
-    thread.start()
-    thread.join()
-    return found[0]
+        app = gen.server.app(broken)
+        assert "error" in json.dumps(Client(app).post(path, asked).events[-1])
+        assert numbers(app)[f"gen_requests_total {name} 500"] == 1
