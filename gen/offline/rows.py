@@ -136,6 +136,8 @@ def _prompt(record: Mapping[str, Any], template: str | None) -> Any:
 def _column(record: Mapping[str, Any], name: str) -> str:
     if name not in record:
         raise ArgumentError(f"the prompt template asks for {name!r}, the row has {', '.join(map(str, record))}.")
+    if record[name] is None:
+        raise ArgumentError(f'the prompt template asks for {name!r}, which is null; give "" to put nothing there.')
     value = record[name] if isinstance(record[name], bytes) else plain(record[name])
     try:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -7,7 +7,7 @@ supported is refused by its name; other unknown fields are ignored and counted.
 import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from math import isinf
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
@@ -28,7 +28,7 @@ class Body(BaseModel):
 
     Attributes:
         refused: fields that would change the answer and are not supported, each with the value that changes nothing.
-        harmless: fields that change nothing here, and that clients send.
+        harmless: fields that change nothing here, and that clients send; "a" stands for each "a.b" too.
         renamed: gen's words for settings that the protocol calls otherwise, each with the fields that may stand for it.
     """
 
@@ -80,10 +80,22 @@ class Body(BaseModel):
             name, reason = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
             got = "" if first["type"] == "missing" else f", got {show(first['input'])}"
             raise refused(f"{name}: {reason}{got}", name) from None
-        unknown = [name for name in body.ignored if name not in cls.harmless]
+        unknown = [name for name in body.ignored if not {name, name.partition(".")[0]} & cls.harmless]
         if strict and unknown:
             raise refused(f"{unknown[0]} is no field of this request: see /openapi.json.", unknown[0])
         return body
+
+
+def unread(messages: Sequence[Any], read: Collection[str]) -> list[str]:
+    """The fields of messages, and of the parts of their contents, that say something and are not read."""
+    found: dict[str, None] = {}
+    for message in messages:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        parts = content if isinstance(content, list) else []
+        for part in (message, *parts):
+            if isinstance(part, Mapping):
+                found |= {name: None for name, value in part.items() if value and name not in read}
+    return [f"messages.{name}" for name in found]
 
 
 def kind_of(thing: object) -> str | None:

@@ -18,6 +18,8 @@ from gen.tokens.tokenizers import Tokenizer
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _KEPT = ("name", "tool_calls", "tool_call_id", "reasoning_content")
+READ = frozenset({"role", "content", "reasoning", "refusal", "prefix", "type", "text", "image_url", *_KEPT})
+"""The fields of messages and of their parts that are read."""
 
 
 def read_messages(given: Sequence[Any], *, field: str = "messages") -> list[dict[str, Any]]:

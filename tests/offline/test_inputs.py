@@ -228,5 +228,7 @@ def test_a_template_makes_the_prompt_of_columns_which_are_carried_through() -> N
     check_template("{{{a}}} {b}: {a}")
     row = read_row({"a": "x", "b": [1, "ü"], "id": 7}, "d", "{{{a}}} {b}: {a}")
     assert row == Row(id="7", prompt='{x} [1, "ü"]: x', carried={"a": "x", "b": [1, "ü"]})
+    assert read_row({"a": "", "b": None}, "d", "{a}!").prompt == "!"
+    assert "asks for 'b', which is null; give \"\"" in read_row({"a": "x", "b": None}, "d", "{a} {b}").error
     assert "asks for 'b', the row has a" in read_row({"a": "x"}, "d", "{a} {b}").error
     assert "asks for 'a', which has no form in JSON: [inf]" in read_row({"a": [json.loads("1e999")]}, "d", "{a}").error

@@ -26,6 +26,7 @@ from tests.server.client import Client, Reply, until
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hi"}]
+FAILED = {"type": "tool_result", "tool_use_id": "c", "content": "no such file", "is_error": True}
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
@@ -223,6 +224,8 @@ def test_fields_within_others_are_named_and_refused_too(
     [
         ("/v1/messages", {"messages": HELLO, "context_management": {"edits": []}}, "context_management"),
         ("/v1/messages", {"messages": HELLO, "output_config": {"effort": "low"}}, "output_config.effort"),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [FAILED]}]}, "messages.is_error"),
+        (CHAT, {"messages": [{**HELLO[0], "weight": 1, "prefix": None}]}, "messages.weight"),
         ("/v1/responses", {"input": "Hi", "truncation": "auto"}, "truncation"),
         ("/v1/responses", {"input": "Hi", "reasoning": {"summary": "auto"}}, "reasoning.summary"),
         ("/v1/responses", {"input": "Hi", "include": ["reasoning.encrypted_content"]}, "include"),

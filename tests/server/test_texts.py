@@ -290,6 +290,8 @@ def test_an_assistants_last_message_is_gone_on_with_if_the_client_says_so(demo: 
     fields = {"messages": messages, "seed": 1, "max_tokens": 8}
     new = client.post(CHAT, fields)
     on = client.post(CHAT, {**fields, "continue_final_message": True, "add_generation_prompt": False})
+    by_message = client.post(CHAT, {**fields, "messages": [*HELLO, {**messages[-1], "prefix": True}]})
+    assert (text_of(by_message), "x-ignored-fields" in by_message.headers) == (text_of(on), False)
     turn = {"add_generation_prompt": True, "continue_final_message": False}
     arguments: dict[str, Any] = {"seed": 1, "max_new_tokens": 8}
     assert text_of(new) == gen.generate(demo, messages, chat_template_kwargs=turn, **arguments)

@@ -9,7 +9,8 @@ from pydantic import Field
 import gen
 from gen.completions import Completion, StreamEvent, ToolCallDelta
 from gen.models.base import Model
-from gen.server.conversations import asked_of_chat, clients_template, read_messages, thinking, turn_of
+from gen.server.bodies import unread
+from gen.server.conversations import READ, asked_of_chat, clients_template, read_messages, thinking, turn_of
 from gen.server.errors import refused
 from gen.server.likelihoods import in_chat_form, in_prompt_form, likely_prompt, likely_tokens
 from gen.server.output_types import WORDS, new_id, read_tools
@@ -33,6 +34,7 @@ class ChatBody(ChunkedBody):
         "verbosity": "medium",
         "web_search_options": None,
     }
+    harmless = frozenset({"messages"})
     renamed: ClassVar[dict[str, tuple[str, ...]]] = ChunkedBody.renamed | {
         "max_new_tokens": ("max_completion_tokens", "max_tokens"),
         "thinking": ("thinking_token_budget", "reasoning_effort", "chat_template_kwargs"),
@@ -57,6 +59,11 @@ class ChatBody(ChunkedBody):
     safety_identifier: Any = None
     service_tier: Any = None
     store: Any = None
+
+    @property
+    def ignored(self) -> list[str]:
+        """See `Body.ignored`."""
+        return super().ignored + unread(self.messages, READ)
 
 
 def _call(delta: ToolCallDelta) -> dict[str, Any]:
@@ -84,7 +91,8 @@ class ChatWriter(ChunkWriter):
         if body.top_logprobs is not None and not body.logprobs:
             raise refused("top_logprobs need logprobs=true; give both.", "top_logprobs")
         messages = read_messages(body.messages)
-        begin, goes_on = body.add_generation_prompt, body.continue_final_message
+        begin = body.add_generation_prompt
+        goes_on = body.continue_final_message or bool(body.messages[-1].get("prefix"))  # DeepSeek's and Mistral's
         thoughts, thinks = thinking(model.tokenizer, body.reasoning_effort, "reasoning_effort")
         turn = turn_of(messages, not goes_on if begin is None else begin, goes_on)
         tools = read_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls, most_kb=most_kb)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gen.completions import Completion, StreamEvent
 from gen.errors import show
-from gen.server.bodies import Body, kind_of
+from gen.server.bodies import Body, kind_of, unread
 from gen.server.conversations import asked_of_chat, read_messages, thinking
 from gen.server.errors import ApiError, in_anthropic_form, refused
 from gen.server.output_types import new_id, read_tools, type_of_format
@@ -18,6 +18,10 @@ from gen.server.texts import Ended, Texts
 from gen.server.writing import event
 from gen.tokens.thoughts import Thinking
 
+_READ = {
+    *("role", "content", "type", "text", "source", "id", "name", "input", "tool_use_id", "thinking"),
+    *("signature", "data", "cache_control"),  # which mean nothing for one model on one machine
+}
 _CHOICES = {None: None, "auto": "auto", "any": "required", "none": "none"}
 
 
@@ -47,7 +51,7 @@ class MessagesBody(SamplingFields):
         "structured_outputs": None,
         "response_format": None,
     }
-    harmless = frozenset({"context_management", "output_config.effort"})
+    harmless = frozenset({"context_management", "messages", "output_config.effort"})
     renamed: ClassVar[dict[str, tuple[str, ...]]] = SamplingFields.renamed | {
         "stop": ("stop_sequences", "stop"),
         "thinking": ("thinking",),
@@ -73,7 +77,7 @@ class MessagesBody(SamplingFields):
     def ignored(self) -> list[str]:
         """See `Body.ignored`."""
         effort = ["output_config.effort"] if "effort" in (self.output_config or {}) else []
-        return super().ignored + effort
+        return super().ignored + effort + unread(self.messages, _READ)
 
 
 def count_tokens(served: Served, body: MessagesBody) -> dict[str, Any]:
