@@ -60,6 +60,7 @@ class TransformersModel(Model):
         own: bool = False,
     ) -> None:
         self.hf_model = model
+        _decompress_(innermost(model))
         modules = [*model.modules()]
         self._known = WeakSet(modules)
         self._compiled = any("_orig_mod" in one._modules for one in modules)  # torch.compile leaves out gen's attention
@@ -315,6 +316,20 @@ class TransformersModel(Model):
                 f"the tokenizer has ids up to {self.tokenizer.vocab_size - 1}, the embedding of {name} only {known} "
                 "rows: use the model's own tokenizer, or model.resize_token_embeddings(len(tokenizer))."
             )
+
+
+def _decompress_(model: "PreTrainedModel") -> None:
+    """Let compressed-tensors unpack its weights, as a hook of the first forward otherwise does: in the middle of the
+    probe, which puts back what a forward leaves behind."""
+    handle = getattr(model, "ct_decompress_hook", None)
+    if handle is None:
+        return
+    if len({*getattr(model, "hf_device_map", {}).values()}) > 1:  # it takes away the hooks that move states
+        raise ModelError(
+            f"{type(model).__name__} has weights that compressed-tensors cannot unpack on several devices; give one "
+            "device, or quantization_config=transformers.CompressedTensorsConfig(dequantize=True)."
+        )
+    model._forward_pre_hooks[handle.id](model, ())
 
 
 def _arguments(model: "PreTrainedModel") -> frozenset[str]:

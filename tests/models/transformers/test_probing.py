@@ -8,13 +8,13 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 import gen
 from benchmarks.architectures.tiny_models import tiny_model as listed_model
 from gen.models.transformers.probing import TOLERANCE, distance, tolerance_of
 from gen.models.transformers.rows import TransformersRows
-from tests.helpers import HYBRIDS, SHAPES, byte_tokenizer, tiny_model
+from tests.helpers import HYBRIDS, SHAPES, byte_tokenizer, plain_greedy, tiny_model
 from tests.models.transformers.vision_helpers import FAMILIES, tiny_processor, tiny_vision_model
 
 WRONG = ["bart", "blenderbot", "marian", "mbart", "mvp", "pegasus", "bigbird_pegasus", "plbart", "trocr", "roformer"]
@@ -40,6 +40,41 @@ def test_models_that_would_be_run_wrongly_are_refused_with_what_differs(name: st
 def test_models_whose_forward_fails_are_refused_with_the_reason(name: str) -> None:
     with pytest.raises(gen.ModelError, match=r"gen cannot run \w+: \w+Error: "):
         gen.from_transformers(listed_model(name), byte_tokenizer())
+
+
+def compress(hf_model: PreTrainedModel) -> None:
+    """Keep linear layers' weights as compressed-tensors does: a hook before the first forward makes them anew."""
+    linear = [part for part in hf_model.modules() if isinstance(part, nn.Linear)]
+    for part in linear:
+        part._parameters["packed"] = part._parameters.pop("weight")
+
+    def unpack(model: Any, args: object) -> None:
+        for part in linear:
+            part._parameters = {"weight": part._parameters["packed"], "bias": None}
+        model.ct_decompress_hook.remove()
+        del model.ct_decompress_hook
+
+    hf_model.ct_decompress_hook = hf_model.register_forward_pre_hook(unpack)
+
+
+def test_the_probe_leaves_weights_whole_that_the_first_forward_unpacks() -> None:
+    hf_model = tiny_model()
+    expected = plain_greedy(hf_model, [1, 2, 3], 8)
+    compress(hf_model)
+    model = gen.from_transformers(hf_model, byte_tokenizer())
+    greedy = gen.samplers.greedy()
+    text = gen.generate(model, [1, 2, 3], sampler=greedy, max_new_tokens=8, eos_token_id=[], details=True)
+    assert list(text.token_ids) == expected == plain_greedy(hf_model, [1, 2, 3], 8)
+
+
+def test_compressed_weights_on_several_devices_are_refused() -> None:
+    hf_model = tiny_model()
+    compress(hf_model)
+    hf_model.hf_device_map = {"model": 0, "lm_head": 1}
+    with pytest.raises(
+        gen.ModelError, match=r"compressed-tensors cannot unpack on several devices; give one device, or q"
+    ):
+        gen.from_transformers(hf_model, byte_tokenizer())
 
 
 def test_a_model_without_a_static_cache_is_refused_with_or_without_the_probe() -> None:
