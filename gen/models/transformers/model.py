@@ -181,9 +181,13 @@ class TransformersModel(Model):
                 "model.hf_model.merge_and_unload(), and save gen.from_transformers of the result, or save the adapter "
                 "alone, as model.hf_model.save_pretrained(folder)."
             )
+        conversions = getattr(self._inner, "_weight_conversions", None) or ()
+        operations = [one for conversion in conversions for one in getattr(conversion, "operations", ())]
+        # the weights of a checkpoint that was dequantised are plain, and the config says so: do not quantise them again
+        plain = not hasattr(self._inner, "hf_quantizer") and any(hasattr(one, "hf_quantizer") for one in operations)
         try:
-            self._inner.save_pretrained(folder)
-        except (ValueError, NotImplementedError) as error:
+            self._inner.save_pretrained(folder, save_original_format=not plain)
+        except (ValueError, NotImplementedError, RuntimeError) as error:  # the last one for weights without memory
             raise ModelError(f"transformers cannot save the model: {error}") from error
         self.tokenizer.save(folder)
 

@@ -1,11 +1,13 @@
 """A model that was saved: transformers and gen read it, with the same numbers, dtype, template and recommendations."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 import gen
@@ -50,6 +52,34 @@ def test_transformers_and_gen_read_what_was_saved(
     if not pack:
         assert gen.generate(again, "ab", **SETTINGS) == text
     assert gen.generate(again, "x", chat=True, **SETTINGS) == gen.generate(again, "x ü!", **SETTINGS)
+
+
+def test_a_checkpoint_that_was_dequantised_is_saved_with_plain_weights(tmp_path: Path) -> None:
+    plain = tiny_model().to(torch.bfloat16)
+    plain.save_pretrained(tmp_path / "fp8")
+    byte_tokenizer().save_pretrained(tmp_path / "fp8")
+    weights, wanted = load_file(tmp_path / "fp8" / "model.safetensors"), dict[str, torch.Tensor]()
+    for name, weight in [*weights.items()]:
+        wanted[name] = weight
+        if "_proj" in name:  # one scale for the whole matrix
+            scale = weight.float().abs().max() / 448
+            weights[name] = (weight.float() / scale).to(torch.float8_e4m3fn)
+            weights[f"{name}_scale_inv"] = scale.reshape(1, 1)
+            wanted[name] = (weights[name].float() * scale).to(torch.bfloat16)
+    save_file(weights, tmp_path / "fp8" / "model.safetensors", metadata={"format": "pt"})
+    config = tmp_path / "fp8" / "config.json"
+    block = weights["model.layers.0.self_attn.q_proj.weight"].shape
+    quantization = {"quant_method": "fp8", "weight_block_size": [*block], "modules_to_not_convert": ["lm_head"]}
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"quantization_config": quantization}))
+    model = gen.load(tmp_path / "fp8", device="cpu", pack=False)  # without a GPU for it
+    model.save(tmp_path / "new")
+    saved = load_file(tmp_path / "new" / "model.safetensors")
+    assert saved.keys() == wanted.keys()
+    for name, weight in wanted.items():
+        assert torch.equal(model.hf_model.state_dict()[name], weight)
+        assert torch.equal(saved[name], weight)
+    again = gen.load(tmp_path / "new", device="cpu", pack=False)
+    assert gen.generate(again, "ab", **SETTINGS) == gen.generate(model, "ab", **SETTINGS)
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT reads what is going
