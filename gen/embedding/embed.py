@@ -71,9 +71,13 @@ def embed(
         )
     prompt = "" if has_ids else read_prompt(recipe, prompt_name)
     skip = 0 if recipe.pools_prompt or not prompt else model.prompt_length(prompt)
-    rows = _read_ids(model, texts, truncate) if has_ids else _tokenize(model, texts, prompt, skip, truncate)
+    if has_ids:
+        rows = _read_ids(model, texts, truncate)
+    else:
+        rows = model.tokenize([f"{prompt}{text}" for text in texts], truncate=truncate) if texts else []
+    _check_lengths(model, rows, texts, skip)
     order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))  # if memory is short, the first batch fails
-    done = [] if rows else [model.finish(torch.zeros(0, model.hidden_size * len(poolings), device=device))]
+    done = [] if rows else [model.layers(torch.zeros(0, model.hidden_size * len(poolings), device=device))]
     bar = tqdm(total=len(rows), desc="embed", unit="text", file=sys.stderr, disable=not progress)
     with bar, current(device):
         for numbers in _batches(rows, order, batch_size, mixed=model.may_pad):
@@ -81,7 +85,7 @@ def embed(
             token_ids, mask = (to_device(part, device) for part in model.pad(batch))
             hidden = model.encode(token_ids, mask).float()
             mask[:, :skip] = False
-            done.append(model.finish(torch.cat([_pool(hidden, mask, kind) for kind in poolings], -1)))
+            done.append(model.layers(torch.cat([_pool(hidden, mask, kind) for kind in poolings], -1)))
             bar.update(len(batch))
     places = torch.tensor(order, device="cpu").argsort()
     vectors = torch.cat(done).index_select(0, to_device(places, device))
@@ -111,18 +115,11 @@ def _check(model: Encoder, texts: Sequence[Any]) -> bool:
 def _read_ids(model: Encoder, texts: Sequence[Any], truncate: bool) -> list[list[int]]:
     """The token ids that were given; with `truncate`, lists that are too long lose their last ids."""
     most = model.context_length if truncate else None
-    rows = [read_token_ids(f"text {number}", row, model.vocab_size)[:most] for number, row in enumerate(texts)]
-    return _checked(model, rows, texts, 0)
+    return [read_token_ids(f"text {number}", row, model.vocab_size)[:most] for number, row in enumerate(texts)]
 
 
-def _tokenize(model: Encoder, texts: Sequence[Any], prompt: str, skip: int, truncate: bool) -> list[list[int]]:
-    """The token ids of the prompt and each text together, checked."""
-    rows = model.tokenize([prompt + text for text in texts], truncate=truncate) if texts else []
-    return _checked(model, rows, texts, skip)
-
-
-def _checked(model: Encoder, rows: list[list[int]], texts: Sequence[Any], skip: int) -> list[list[int]]:
-    """Check that each row of token ids has some behind those that are skipped, and not too many; return the rows."""
+def _check_lengths(model: Encoder, rows: list[list[int]], texts: Sequence[Any], skip: int) -> None:
+    """Check that each row of token ids has some behind those that are skipped, and not too many."""
     for number, row in enumerate(rows):
         if len(row) <= skip:
             where = " behind the prompt" if skip else ""
@@ -134,7 +131,6 @@ def _checked(model: Encoder, rows: list[list[int]], texts: Sequence[Any], skip: 
                 f"text {number} has {len(row)} tokens, the encoder's context is {model.context_length}: split it, or "
                 "give truncate=True to leave out its end."
             )
-    return rows
 
 
 def read_prompt(recipe: Recipe, name: str | None) -> str:

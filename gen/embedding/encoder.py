@@ -25,6 +25,7 @@ class Encoder:
     Attributes:
         hf_model: the transformers model itself.
         recipe: how the vectors of tokens become a text's.
+        layers: the recipe's, for pooled vectors (rows, width), float32, on the input device.
         vocab_size: how many token ids it has vectors for.
         hidden_size: the length of a token's vector.
         context_length: how many tokens a text may have, special ones included; sys.maxsize if there is no limit.
@@ -39,7 +40,7 @@ class Encoder:
         name = type(model).__name__
         self._parts = tuple(model.modules())
         self._refuse_training()
-        if model.config.is_encoder_decoder:
+        if model.config.is_encoder_decoder and hasattr(model, "decoder"):
             raise ModelError(f"{name} is an encoder with a decoder; give its encoder alone, as T5EncoderModel.")
         if "lsh" in getattr(model.config, "attn_layers", ()):
             raise ModelError(
@@ -60,10 +61,13 @@ class Encoder:
                 "model's own tokenizer."
             )
         self._device = devices[0]
-        self._layers = self.recipe.layers.to(devices[0])
+        self.layers = self.recipe.layers.to(devices[0])
         self._tokenizer = copy.deepcopy(tokenizer)  # fast tokenizers keep truncation settings, and are not for threads
         if self.recipe.lower_case:
             _lower_case_(self._tokenizer)
+        empty = self._tokenizer("")
+        types = zip(empty["input_ids"], empty.get("token_type_ids", ()), strict=False)
+        self._types = {token_id: kind for token_id, kind in types if kind}  # XLNet's last special token has type 2
         self._lock = new_lock()
         self._pad_id: int = tokenizer.pad_token_id or getattr(model.config, "pad_token_id", None) or 0
         longest = self.recipe.max_seq_length or tokenizer.model_max_length
@@ -97,11 +101,6 @@ class Encoder:
         ended = bool(token_ids) and token_ids[-1] in self._tokenizer.all_special_ids
         return len(token_ids) - ended
 
-    def finish(self, vectors: Tensor) -> Tensor:
-        """The recipe's layers on pooled vectors (rows, width), float32, on the input device."""
-        finished: Tensor = self._layers(vectors)
-        return finished
-
     def pad(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Token ids (rows, width) int64 and their mask (rows, width) bool, on the CPU, padded on the right."""
         width = max(map(len, rows))
@@ -131,7 +130,10 @@ class Encoder:
                 f"{name} was on {taken} when you gave it to gen, and is on {here} now; move it back, or call "
                 "gen.from_transformers_encoder(model, tokenizer) again."
             )
-        output = self.hf_model(input_ids=token_ids, attention_mask=attention_mask.to(torch.int64), return_dict=True)
+        inputs = {"input_ids": token_ids, "attention_mask": attention_mask.to(torch.int64)}
+        if self._types:
+            inputs["token_type_ids"] = sum((token_ids == one) * kind for one, kind in self._types.items())
+        output = self.hf_model(**inputs, return_dict=True)
         hidden: Tensor | None = getattr(output, "last_hidden_state", None)
         if hidden is None:
             raise ModelError(

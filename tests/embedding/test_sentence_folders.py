@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import normalizers
-from transformers import PreTrainedModel, T5Config, T5Model
+import transformers
+from tokenizers import normalizers, processors
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 import gen
 from gen.embedding.sentence_folders import POOLINGS
@@ -198,10 +199,26 @@ def test_a_text_model_that_pools_its_last_token(tmp_path: Path) -> None:
     same(build(tmp_path, modules.Normalize(), pooling="lasttoken", encoder=text_model))
 
 
-def test_the_encoder_of_an_encoder_with_a_decoder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["T5", "UMT5"])
+def test_the_encoder_of_an_encoder_with_a_decoder(tmp_path: Path, family: str) -> None:
     torch.manual_seed(0)
-    t5 = T5Model(T5Config(vocab_size=len(WORDS), d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)).eval()
+    config = getattr(transformers, f"{family}Config")
+    config = config(vocab_size=len(WORDS), d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
+    t5 = getattr(transformers, f"{family}Model")(config).eval()
     same(build(tmp_path, modules.Dense(32, 16, activation_function=torch.nn.Identity()), encoder=t5))
+
+
+def test_special_tokens_have_the_types_that_the_tokenizer_gives_them(tmp_path: Path) -> None:
+    """As XLNet's and Funnel's, whose [CLS] has the type 2."""
+    backend = encoder_tokenizer().backend_tokenizer
+    backend.post_processor = processors.TemplateProcessing(
+        single="$A:0 [SEP]:0 [CLS]:2", special_tokens=[(one, WORDS.index(one)) for one in ("[CLS]", "[SEP]")]
+    )
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", model_input_names=inputs)
+    path = build(tmp_path, encoder=tiny_encoder("Bert", type_vocab_size=3), tokenizer=tokenizer)
+    vectors, model = same(path, ["a cat", ""]), gen.load_encoder(path, device="cpu")
+    torch.testing.assert_close(gen.embed(model, model.tokenize(["a cat", ""])), vectors, rtol=0, atol=1e-5)
 
 
 def test_arguments_go_before_the_folder(tmp_path: Path) -> None:
