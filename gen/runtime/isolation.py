@@ -6,10 +6,8 @@ algorithms, because other threads would see the change. The code names every dty
 """
 
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from functools import wraps
-from inspect import isgeneratorfunction
-from typing import Any, ParamSpec, TypeVar, cast
+from contextlib import ExitStack, contextmanager
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -63,19 +61,5 @@ def multiplies_whole() -> bool:
 
 
 def isolated(function: Callable[P, R]) -> Callable[P, R]:
-    """Run a function, or each step of a generator function, with `own_settings`."""
-    if not isgeneratorfunction(function):
-        return own_settings()(function)
-
-    @wraps(function)
-    def steps(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
-        with closing(function(*args, **kwargs)) as generator:
-            while True:
-                with own_settings():
-                    try:
-                        item = next(generator)
-                    except StopIteration:
-                        return
-                yield item
-
-    return cast(Callable[P, R], steps)
+    """Run a function, which is no generator, with `own_settings`."""
+    return own_settings()(function)
