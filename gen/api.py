@@ -4,12 +4,13 @@
 import asyncio
 import sys
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from tqdm import tqdm
 
-from gen.arguments import LARGEST, check_flag, read_whole
+from gen.arguments import LARGEST, check_flag
 from gen.calls.reading import OnErrors, read_call
 from gen.calls.retrying import retry_refused
 from gen.calls.rollouts import Rollouts, for_rollouts, rollouts_of
@@ -22,7 +23,7 @@ from gen.loop.feed import Feed
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.runner import Runner, run_all
-from gen.loop.speculation.settings import Speculate, read_speculate
+from gen.loop.speculation.settings import Speculate
 from gen.models.base import Model
 from gen.models.checks import check_loaded
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
@@ -273,10 +274,8 @@ def generate(
     Host sync: on CUDA none for each token, because tokens are read one step late; one for each argument that is a
     tensor on CUDA.
     """
-    for name, flag in (("progress", progress), ("replay", replay), ("cuda_graph", cuda_graph)):
-        check_flag(name, flag)
-    if max_batch_tokens is not None:
-        max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
+    check_flag("progress", progress)
+    options = Options(max_batch_tokens=max_batch_tokens, replay=replay, cuda_graph=cuda_graph, speculate=speculate)
     if (tensors := isinstance(details, str)) and details != "tensors":
         raise ArgumentError(f'details must be True, False or "tensors", got {show(details)}')
     call = read_call(
@@ -286,7 +285,7 @@ def generate(
         read_settings(generate, settings),
         details=tensors or details,  # type: ignore[arg-type]  # read_call checks it
         num_return_sequences=num_return_sequences,
-        max_batch_tokens=max_batch_tokens,
+        max_batch_tokens=options.max_batch_tokens,
         errors=errors,
         exact=exact,
         retries=retries,
@@ -295,13 +294,7 @@ def generate(
         raise ArgumentError('details="tensors" tells one text of a prompt, and retries write several; leave one out.')
     call = for_rollouts(call) if tensors else call
     jobs = [new_job(model, request) for request in call.requests]
-    options = Options(
-        max_batch_tokens=max_batch_tokens,
-        replay=replay,
-        cuda_graph=cuda_graph,
-        step_rows=call.step_rows,
-        speculate=read_speculate(speculate),
-    )
+    options = replace(options, step_rows=call.step_rows)
     try:
         with tqdm(total=len(jobs), unit="prompt", file=sys.stderr, disable=not progress) as bar:
             run_all(model, jobs, options, lambda _: bar.update())
@@ -336,15 +329,11 @@ def stream(
         details=True. Where `generate` raises an IncompleteError or a ValueRefusedError, the iterator
         raises it after the last piece.
     """
-    for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
-        check_flag(name, flag)
+    options = Options(replay=replay, cuda_graph=cuda_graph, speculate=speculate)
     given = read_settings(stream, settings)
     call = read_call(model, prompt, output_type, given, one="stream", details=True, exact=exact)
     job = new_job(model, call.requests[0])
-    options = Options(
-        replay=replay, cuda_graph=cuda_graph, step_rows=call.step_rows, speculate=read_speculate(speculate)
-    )
-    return Stream(OwnTurns(_turns(model, job, options), job))
+    return Stream(OwnTurns(_turns(model, job, replace(options, step_rows=call.step_rows)), job))
 
 
 @overload
@@ -412,6 +401,7 @@ async def agenerate(
     Args: as for `gen.generate`, without `max_batch_tokens`, `progress`, `replay`, `cuda_graph` and `exact`.
     Raises: as `gen.generate`; and EngineClosed if the model was released, or its engine has failed, before the end.
     """
+    options = Options(speculate=speculate)
     read = partial(
         read_call,
         model,
@@ -426,14 +416,14 @@ async def agenerate(
     )
     call = read() if output_type is None else await asyncio.to_thread(read)
     jobs = [new_job(model, request) for request in call.requests]
-    beside = read_speculate(speculate) == "auto" and all(map(runs_in_engines, call.requests))
+    beside = options.speculate == "auto" and all(map(runs_in_engines, call.requests))
     asked = jobs
     while asked:
         if beside:
             await _run_beside_others(model, asked)
         else:
             try:
-                await asyncio.to_thread(run_all, model, asked, Options(speculate=speculate))
+                await asyncio.to_thread(run_all, model, asked, options)
             finally:
                 for job in asked:
                     if not job.ended:

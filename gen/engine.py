@@ -15,7 +15,7 @@ from gen.loop.engine_thread import EngineStats, EngineThread
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.prefixes.tree import tree_of, usual_bytes
-from gen.loop.speculation.settings import Speculate, read_speculate
+from gen.loop.speculation.settings import Speculate
 from gen.models.base import Model
 from gen.models.checks import check_loaded, check_model
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
@@ -71,14 +71,7 @@ class Engine:
         speculate: Speculate = "auto",
     ) -> None:
         check_model(model)
-        for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
-            check_flag(name, flag)
-        if max_batch_tokens is not None:
-            max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
-        if admit_tokens is not None:
-            admit_tokens = read_whole("admit_tokens", admit_tokens, minimum=1)
         most_bytes = usual_bytes(model) if prefix_bytes is None else read_whole("prefix_bytes", prefix_bytes)
-        tree = tree_of(model) if most_bytes else None
         rows = read_whole("rows", rows, minimum=1)
         options = Options(
             rows=rows,
@@ -86,14 +79,15 @@ class Engine:
             admit_tokens=admit_tokens,
             replay=replay,
             cuda_graph=cuda_graph,
-            keeps=tree is not None,
             step_rows=find_step_rows(model, exact),
-            speculate=read_speculate(speculate),
+            speculate=speculate,
         )
-        self._model, self._rows, self._max_batch_tokens = model, rows, max_batch_tokens
+        tree = tree_of(model) if most_bytes else None
+        options = replace(options, keeps=tree is not None)
+        self._model, self._rows, self._max_batch_tokens = model, rows, options.max_batch_tokens
         self._prefix_bytes = most_bytes
         self._step_rows = options.step_rows
-        self._own_tokens = tokens_of_a_step_row(max_batch_tokens, options.step_rows)
+        self._own_tokens = tokens_of_a_step_row(options.max_batch_tokens, options.step_rows)
         max_waiting, asks = read_whole("max_waiting", max_waiting), object()
         if tree is not None:
             tree.open(asks, most_bytes, with_rows=prefix_bytes is None)

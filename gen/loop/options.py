@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from gen.loop.speculation.settings import Speculate
+from gen.arguments import check_flag, read_whole
+from gen.loop.speculation.settings import Speculate, read_speculate
 
 WHOLE = 4096  # tokens of prompts that are read at once if no row waits
 BESIDE_STEPS = {"cpu": 32, "cuda": 512}  # between two steps of rows that wait meanwhile
@@ -26,6 +27,8 @@ class Options:
         admit_tokens: how many tokens of prompts may be read between two steps of the running rows; None for so few that
             these wait as short as possible, `BESIDE_STEPS`.
         speculate: see `gen.generate`.
+    Raises:
+        ArgumentError: one of those that a caller gives cannot be used.
     """
 
     step_rows: int = 1
@@ -37,3 +40,11 @@ class Options:
     keeps: bool = False
     admit_tokens: int | None = WHOLE
     speculate: Speculate = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("replay", "cuda_graph"):
+            check_flag(name, getattr(self, name))
+        for name in ("max_batch_tokens", "admit_tokens"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, read_whole(name, given, minimum=1))
+        read_speculate(self.speculate)

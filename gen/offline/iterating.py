@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Unpack
 
-from gen.arguments import as_lists, check_flag, is_whole, read_whole
+from gen.arguments import as_lists, is_whole, read_whole
 from gen.calls.call import Call
 from gen.calls.reading import read_call
 from gen.calls.retrying import next_job
@@ -21,7 +21,7 @@ from gen.loop.memory import check_room
 from gen.loop.options import Options
 from gen.loop.row_pool import usual_rows
 from gen.loop.runner import Runner
-from gen.loop.speculation.settings import Speculate, read_speculate
+from gen.loop.speculation.settings import Speculate
 from gen.models.base import Model
 from gen.models.checks import check_model
 from gen.requests.prompts import Prompt
@@ -75,11 +75,14 @@ def generate_iter(
         numbered = None
     if numbered is None:
         raise ArgumentError(f"prompts must be something that gives prompts, such as a list, got {show(prompts)}")
-    for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
-        check_flag(name, flag)
-    if max_batch_tokens is not None:
-        max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
     rows = usual_rows(model) if rows is None else read_whole("rows", rows, minimum=1)
+    options = Options(
+        rows=rows,
+        max_batch_tokens=max_batch_tokens,
+        replay=replay,
+        cuda_graph=cuda_graph,
+        speculate=speculate,
+    )
     refuse_tensors([shared.sampler])
     constraint = None if output_type is None else compile(model, output_type)
     lists = {name: as_lists(getattr(shared, name)) for name in ("max_new_tokens", "seed", "thinking", "draft")}
@@ -96,7 +99,7 @@ def generate_iter(
             replace(shared, **own, **other),
             details=details,
             num_return_sequences=num_return_sequences,
-            max_batch_tokens=max_batch_tokens,
+            max_batch_tokens=options.max_batch_tokens,
             retries=retries,
         )
         if call.batch:
@@ -106,13 +109,6 @@ def generate_iter(
     # what all prompts share; a chat has a place for each image, the plain prompt "x" has none
     first = {"retries": retries, "thinking": _of_prompt("thinking", lists["thinking"], 0)}
     read(0, trial_prompt({**vars(shared), **first}), images=shared.images if shared.chat is True else None)
-    options = Options(
-        rows=rows,
-        max_batch_tokens=max_batch_tokens,
-        replay=replay,
-        cuda_graph=cuda_graph,
-        speculate=read_speculate(speculate),
-    )
     return _results(model, read, numbered, rows, options)
 
 

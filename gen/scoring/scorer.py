@@ -19,6 +19,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from gen.arguments import read_whole
 from gen.completions import TopLogprobs
 from gen.devices import to_device
 from gen.errors import ArgumentError, ModelError
@@ -153,9 +154,13 @@ class Scorer:
     Args:
         top: how many of the likeliest tokens are kept for each place, at least 1; None for none.
         max_batch_tokens: how many tokens rows may have room for together; None for what memory allows.
+    Raises:
+        ArgumentError: max_batch_tokens is no whole number of at least 1.
     """
 
     def __init__(self, model: Model, *, top: int | None = None, max_batch_tokens: int | None = None) -> None:
+        if max_batch_tokens is not None:
+            max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
         self._model, self._top, self._most = model, top, max_batch_tokens
         self._streams = Streams(model.placement)
         self._tokens = _TOKENS.get(model.placement.logits_device.type, _TOKENS["cpu"])

@@ -120,11 +120,10 @@ def score(
     Host sync: one at the end, and none for each token.
     """
     given, batch = _read_prompts(model, prompts, chat=chat)
-    if max_batch_tokens is not None:
-        max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
     top = None
     if top_logprobs is not None:
         top = read_whole("top_logprobs", top_logprobs, minimum=1, maximum=vocabulary(model))
+    scorer = Scorer(model, top=top, max_batch_tokens=max_batch_tokens)
     wanted = _read_continuations(len(given), continuations) if batch else [as_lists(continuations)]
     lists = [several if _are_several(several) else [several] for several in wanted]
     pairs = [
@@ -138,7 +137,6 @@ def score(
         )
         for number, (prompt, several) in enumerate(zip(given, lists, strict=True))
     ]
-    scorer = Scorer(model, top=top, max_batch_tokens=max_batch_tokens)
     scores = iter(scorer.run(list(chain.from_iterable(pairs))))
     found: list[Any] = [[next(scores) for _ in own] for own in pairs]
     found = [own if _are_several(several) else own[0] for own, several in zip(found, wanted, strict=True)]
@@ -209,8 +207,7 @@ def classify(
         raise ArgumentError(f'normalise must be "none" or "tokens", got {show(normalise)}')
     values, texts = _read_options(options)
     given, batch = _read_prompts(model, prompt, chat=chat)
-    if max_batch_tokens is not None:
-        max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
+    scorer = Scorer(model, max_batch_tokens=max_batch_tokens)
     if not isinstance(errors, str) or errors not in (("raise", "return") if batch else ("raise",)):
         raise ArgumentError(f'errors must be "raise", or "return" for a list of prompts, got {show(errors)}')
     thinks = read_thinking(thinking, len(given))
@@ -237,7 +234,6 @@ def classify(
         )
         others = [number for number, one in enumerate(thinks) if not one]
         thoughts = _thought_about(model, given, settings, others, max_batch_tokens, kept)
-    scorer = Scorer(model, max_batch_tokens=max_batch_tokens)
     pairs: dict[int, list[Pair]] = {}
     for number, one in enumerate(given):
         if number not in failed:
