@@ -253,11 +253,18 @@ class Detokenizer:
         self._before = self._decode(self._window)
         self._pending: list[int] = []  # the last tokens of the window, which have given no text yet
 
-    def push(self, *token_ids: int) -> str:
-        """The text that these tokens complete; empty while a character is unfinished."""
+    def push(self, *token_ids: int, last: bool = False) -> str:
+        """The text that these tokens complete; empty while a character is unfinished.
+
+        Args:
+            last: whether no more tokens will come: then an unfinished character shows as U+FFFD.
+        """
         self._window, self._pending = [*self._window, *token_ids], [*self._pending, *token_ids]
         text = self._decode(self._window)
         piece = self._new(text)
+        if last:
+            self._window, self._before, self._pending = [], "", []
+            return piece
         if not piece or piece.endswith(_UNFINISHED):
             return ""
         # a prompt may end within a character; then the context has to stay until the next piece
@@ -265,16 +272,6 @@ class Detokenizer:
             self._window = self._pending
             text = self._decode(self._window)
         self._before, self._pending = text, []
-        return piece
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of all tokens at once, instead of `push` for each and `flush`."""
-        return self._new(self._decode([*self._window, *token_ids]))
-
-    def flush(self) -> str:
-        """What is left at the end: an unfinished character shows as U+FFFD."""
-        text = self._decode(self._window)
-        piece, self._before, self._pending = self._new(text), text, []
         return piece
 
     def _new(self, text: str) -> str:
@@ -296,15 +293,8 @@ class ByteDetokenizer:
         self._tokens = tokens
         self._pending = b""  # the first bytes of an unfinished character
 
-    def push(self, *token_ids: int) -> str:
+    def push(self, *token_ids: int, last: bool = False) -> str:
         data = self._pending + b"".join(self._tokens[token_id] for token_id in token_ids)
-        piece, used = codecs.utf_8_decode(data, "replace", False)
+        piece, used = codecs.utf_8_decode(data, "replace", last)
         self._pending = data[used:]
-        return piece
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return b"".join(self._tokens[token_id] for token_id in token_ids).decode(errors="replace")
-
-    def flush(self) -> str:
-        piece, self._pending = self._pending.decode(errors="replace"), b""
         return piece

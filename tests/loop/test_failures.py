@@ -246,12 +246,12 @@ def test_a_text_that_cannot_be_decoded_fails_alone(llama: Any, monkeypatch: pyte
     alone = gen.generate(llama, PROMPTS[BAD], sampler=greedy(), max_new_tokens=LIMITS[BAD], details=True)
     bad = alone.token_ids[:5]
 
-    def limited(self: Detokenizer, token_id: int) -> str:
+    def limited(self: Detokenizer, *token_ids: int, last: bool = False) -> str:
         seen = self.__dict__.setdefault("seen", [])
-        seen.append(token_id)
+        seen += token_ids
         if seen == bad:
             raise Planted("no text")
-        return push(self, token_id)
+        return push(self, *token_ids, last=last)
 
     monkeypatch.setattr(Detokenizer, "push", limited)
     with pytest.raises(gen.BatchError, match=rf"prompt {BAD} failed: no text") as caught:

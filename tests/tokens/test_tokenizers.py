@@ -33,7 +33,7 @@ def test_pieces_joined_are_the_new_text_and_never_split_a_character(make: type[P
         detokenizer = Detokenizer(tokenizer, prompt_ids)
         pieces = [detokenizer.push(token_id) for token_id in new_ids]
         assert all("\ufffd" not in piece for piece in pieces)
-        assert detokenizer.flush() == ""
+        assert detokenizer.push(last=True) == ""
         whole, before = tokenizer.decode(prompt_ids + new_ids), tokenizer.decode(prompt_ids)
         assert before + "".join(pieces) == whole
 
@@ -53,7 +53,7 @@ def test_a_character_that_the_prompt_began_comes_whole_and_one_left_open_shows_a
     detokenizer = Detokenizer(tokenizer, [*b"so ", first])
     assert [detokenizer.push(byte) for byte in [*rest, ord("!")]] == ["", "中", "!"]
     assert detokenizer.push(first) == ""
-    assert detokenizer.flush() == "\ufffd"
+    assert detokenizer.push(last=True) == "\ufffd"
 
 
 def test_special_tokens_give_no_text() -> None:
@@ -149,16 +149,16 @@ def test_tokens_of_known_bytes_decode_to_what_they_spell_character_by_character(
     decoder = ByteDetokenizer(tokens)
     pieces = [decoder.push(byte) for byte in text.encode()]
     assert [piece for piece in pieces if piece] == [*text]
-    assert decoder.flush() == ""
-    assert decoder.decode([*text.encode()]) == text
+    assert decoder.push(last=True) == ""
+    assert decoder.push(*text.encode(), last=True) == text
 
 
 def test_an_unfinished_character_shows_at_the_end() -> None:
     decoder = ByteDetokenizer([b"a\xe6", b"\x97", b"b"])
     other = copy(decoder)
-    assert [decoder.push(0), decoder.push(1), decoder.flush()] == ["a", "", "\ufffd"]
-    assert [other.push(0), other.push(2), other.flush()] == ["a", "\ufffdb", ""]
-    assert other.decode([0, 1]) == "a\ufffd"
+    assert [decoder.push(0), decoder.push(1), decoder.push(last=True)] == ["a", "", "\ufffd"]
+    assert [other.push(0), other.push(2), other.push(last=True)] == ["a", "\ufffdb", ""]
+    assert other.push(0, 1, last=True) == "a\ufffd"
 
 
 def test_a_text_is_encoded_beside_others() -> None:

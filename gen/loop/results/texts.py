@@ -6,6 +6,7 @@ Only this file decides whether a text has ended.
 import math
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Protocol
 
 from gen.completions import Completion, FinishReason, TopLogprobs
@@ -192,34 +193,9 @@ class Text:
             ):
                 self.finish_reason = "length"
         if self.request.stops:
-            self._look_for_stops(token_id)
+            self._decode()
         if self.squeezed and self.finish_reason is not None:
             self.finish_reason = "length"
-
-    def _look_for_stops(self, token_id: int) -> None:
-        """Decode the newest token, and look for stop strings in what is no thought."""
-        piece = hidden = ""
-        if token_id not in self._eos:
-            piece = self._detokenizer.push(token_id)
-            hidden = self.request.hidden.get(token_id, "")
-        if self.finish_reason:
-            piece += self._detokenizer.flush()
-        unfinished = copy(self._detokenizer).flush() if hidden else ""
-        if self._thoughts is not None:
-            piece = self._thoughts.push(piece) + (self._thoughts.flush() if self.finish_reason else "")
-            hidden = "" if self._thoughts.thinks else hidden
-        piece = self._stops.push(piece) + self._stops.push(hidden, hidden=True, unfinished=unfinished)
-        if self._stops.found:
-            self.finish_reason, self.stop_reason = "stop", self._stops.stop
-        elif self.finish_reason:
-            piece += self._stops.flush()
-        self._text += piece
-
-    def _add(self, piece: str, *, last: bool) -> None:
-        """Add decoded text; a thought in it is no part of the text."""
-        if self._thoughts is not None:
-            piece = self._thoughts.push(piece) + (self._thoughts.flush() if last else "")
-        self._text += piece
 
     @property
     def grown(self) -> bool:
@@ -238,7 +214,7 @@ class Text:
         Args:
             last: whether nothing more will come.
         """
-        self._decode()
+        self._decode_for_reader()
         text, thought = self._text, self._thought(last=last)
         pieces = text[self._read :], thought[self._read_thought :]
         self._read, self._read_thought = len(text), len(thought)
@@ -252,14 +228,27 @@ class Text:
         return thought if last else thought.rstrip("\n")
 
     def _decode(self) -> None:
-        """Decode the tokens that are not decoded yet; a text with stop strings is decoded already."""
+        """Decode the tokens that are not decoded yet, and look for stops in what is no thought."""
         ended = self.ended  # read before the tokens: if the text has ended, these are all of them
-        if self.request.stops:
-            return
         new = self.token_ids[self._decoded :]
         self._decoded += len(new)
-        piece = self._detokenizer.push(*new) if new else ""
-        self._add(piece + (self._detokenizer.flush() if ended else ""), last=ended)
+        piece = self._detokenizer.push(*new, last=ended) if new or ended else ""
+        hidden = self.request.hidden.get(new[-1], "") if new else ""
+        unfinished = copy(self._detokenizer).push(last=True) if hidden else ""
+        if self._thoughts is not None:
+            piece = self._thoughts.push(piece) + (self._thoughts.flush() if ended else "")
+            hidden = "" if self._thoughts.thinks else hidden
+        piece = self._stops.push(piece) + self._stops.push(hidden, hidden=True, unfinished=unfinished)
+        if self._stops.found:
+            self.finish_reason, self.stop_reason = "stop", self._stops.stop
+        elif ended:
+            piece += self._stops.flush()
+        self._text += piece
+
+    def _decode_for_reader(self) -> None:
+        """The same for a reader; a text with stops is decoded while it grows."""
+        if not self.request.stops:
+            self._decode()
 
     def tokens_from(self, first: int) -> tuple[list[int], list[float], list[TopLogprobs] | None]:
         """Its tokens from a place on, with their logprobs and top_logprobs, as far as all of these are written."""
@@ -272,11 +261,8 @@ class Text:
         if self.ended:
             return
         self.finish_reason = "timeout"
-        if self.request.stops:  # other texts are decoded when they are read
-            piece = self._detokenizer.flush()
-            if self._thoughts is not None:
-                piece = self._thoughts.push(piece) + self._thoughts.flush()
-            self._text += self._stops.push(piece) + self._stops.flush()
+        if self.request.stops:
+            self._decode()
 
     def fork(self, seed: int) -> "Text":
         """A copy of this text, which goes on by itself."""
@@ -302,35 +288,20 @@ class Text:
         if self.error is not None:
             raise own(self.error)
         assert self.finish_reason is not None  # the loop ends when every text has; tells mypy
-        stop_reason = self.stop_reason
-        if self.finish_reason == "length" and self.request.bound == "context":
-            stop_reason = "context"
-        if self._decoded or self.request.stops:
-            self._decode()
-        elif self.token_ids:
-            self._decoded = len(self.token_ids)
-            self._add(self._detokenizer.decode(self.token_ids), last=True)
-        return Completion(
-            text=self._text,
-            value=self._text,
-            token_ids=self.token_ids,
-            logprobs=self.logprobs,
-            score=sum(self.logprobs, 0.0) if score is None else score,
+        made = self.so_far()
+        at_context = self.finish_reason == "length" and self.request.bound == "context"
+        return replace(
+            made,
+            score=made.score if score is None else score,
             finish_reason=self.finish_reason,
-            seed=self.seed,
-            top_logprobs=self.top_logprobs,
-            reasoning=None if self._thoughts is None else self._thoughts.reasoning,
-            reasoning_tokens=walker.begins if isinstance(walker := self._walker, ThoughtWalker) else 0,
-            reasoning_cut=isinstance(walker, ThoughtWalker) and walker.cut,
-            stop_reason=stop_reason,
-            drafted=self.drafted,
-            accepted=self.accepted,
+            stop_reason="context" if at_context else self.stop_reason,
         )
 
     def so_far(self) -> Completion:
         """The part of the text that is certain by now, while it grows, perhaps in another thread."""
-        self._decode()
+        self._decode_for_reader()
         token_ids, logprobs, top_logprobs = self.tokens_from(0)
+        walker = self._walker if isinstance(self._walker, ThoughtWalker) else None
         return Completion(
             text=self._text,
             value=self._text,
@@ -341,10 +312,8 @@ class Text:
             seed=self.seed,
             top_logprobs=top_logprobs,
             reasoning=None if self._thoughts is None else self._thoughts.reasoning,
-            reasoning_tokens=min(walker.begins, len(token_ids))
-            if isinstance(walker := self._walker, ThoughtWalker)
-            else 0,
-            reasoning_cut=isinstance(walker, ThoughtWalker) and walker.cut,
+            reasoning_tokens=0 if walker is None else min(walker.begins, len(token_ids)),
+            reasoning_cut=walker is not None and walker.cut,
             drafted=self.drafted,
             accepted=self.accepted,
         )
