@@ -63,7 +63,7 @@ def test_a_stream_tells_what_has_come_so_far_and_gives_all_pieces_nevertheless()
 @pytest.mark.parametrize("events", [False, True])
 def test_a_completion_in_another_thread_takes_no_piece_away(events: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a reader decodes, another thread asks for the completion: it decodes the same tokens, or waits its turn."""
-    came, push, flush = threading.Event(), Detokenizer.push, Detokenizer.flush
+    came, push = threading.Event(), Detokenizer.push
 
     class Turn:
         def __enter__(self) -> None:
@@ -74,18 +74,13 @@ def test_a_completion_in_another_thread_takes_no_piece_away(events: bool, monkey
         def __exit__(self, *error: object) -> None:
             turn.release()
 
-    def slow(self: Detokenizer, *token_ids: int) -> str:
+    def slow(self: Detokenizer, *token_ids: int, last: bool = False) -> str:
         if threading.current_thread() is other:
             came.set()
-        elif not other.is_alive():
+        elif other.ident is None:
             other.start()
             assert came.wait(60)
-        return push(self, *token_ids)
-
-    def last(self: Detokenizer) -> str:
-        if threading.current_thread() is other:
-            came.set()
-        return flush(self)
+        return push(self, *token_ids, last=last)
 
     turn, made = threading.Lock(), list[gen.Completion]()
     with gen.Engine(ScriptedModel("hello")) as engine:
@@ -94,7 +89,6 @@ def test_a_completion_in_another_thread_takes_no_piece_away(events: bool, monkey
         other = threading.Thread(target=lambda: made.append(stream.completion()))
         stream._feed.wait(end=True)
         monkeypatch.setattr(Detokenizer, "push", slow)
-        monkeypatch.setattr(Detokenizer, "flush", last)
         pieces = [event.text for event in stream.events()] if events else [*stream]
         other.join()
     assert ("".join(pieces), made[0].text) == ("hello", "hello")

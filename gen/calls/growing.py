@@ -14,6 +14,7 @@ from typing import (
     NotRequired,
     Required,
     Self,
+    TypeVar,
     Union,
     get_args,
     get_origin,
@@ -26,26 +27,56 @@ from gen.constraints.composing.trees import Plan
 from gen.constraints.constraint import Constraint
 from gen.constraints.output_types import Repeat
 from gen.errors import ArgumentError, GenError, ValueRefusedError, show
+from gen.loop.feed import Feed
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     from gen.calls.streams import Stream
 
-_NOTHING: Any = object()
+NOTHING: Any = object()
+END: Any = object()
+T = TypeVar("T")
 Found = Callable[[str, Completion | None], Iterator[Any]]
 """(piece, completion) -> what is new after a piece; at the end the piece is "", and there is the completion."""
 
 
-class Growing(Iterator[Any], AsyncIterator[Any]):
+class Each(Iterator[T], AsyncIterator[T]):
+    """What a stream gives, one after the other: for `for`, and for `async for`.
+
+    Args:
+        take: gives what has come; NOTHING where nothing has come yet, END at the end.
+    """
+
+    def __init__(self, feed: Feed, take: Callable[[], T]) -> None:
+        self._feed, self.take = feed, take
+
+    def __next__(self) -> T:
+        while (found := self.take()) is NOTHING:
+            self._feed.wait()
+        if found is END:
+            raise StopIteration
+        return found
+
+    async def __anext__(self) -> T:
+        while (found := self.take()) is NOTHING:
+            await self._feed.arrival()
+        if found is END:
+            raise StopAsyncIteration
+        return found
+
+
+class Growing(Each[Any]):
     """What a stream's text has given, each thing once.
 
     Args:
+        pieces: of the text.
         make: makes the function that finds what is new, called with the first piece; its type may be compiled by then.
     """
 
-    def __init__(self, stream: "Stream", make: Callable[[], Found]) -> None:
-        self._stream, self._make = stream, make
+    def __init__(self, stream: "Stream", pieces: Each[str], make: Callable[[], Found]) -> None:
+        super().__init__(pieces._feed, self._take)
+        self._stream, self._pieces, self._make = stream, pieces, make
         self._ready: Iterator[Any] = iter(())
         self._ended = False
 
@@ -58,39 +89,22 @@ class Growing(Iterator[Any], AsyncIterator[Any]):
         _ = self._found
         return self
 
-    def __next__(self) -> Any:
-        while (one := self._take()) is _NOTHING:
-            if self._ended:
-                raise StopIteration
-            try:
-                piece = self._stream.piece()
-            except StopIteration:
-                self._end()
-            else:
-                self._ready = self._found(piece, None)
-        return one
-
-    async def __anext__(self) -> Any:
-        while (one := self._take()) is _NOTHING:
-            if self._ended:
-                raise StopAsyncIteration
-            try:
-                piece = await self._stream.apiece()
-            except StopAsyncIteration:
-                self._end()
-            else:
-                self._ready = self._found(piece, None)
-        return one
-
-    def _end(self) -> None:
-        self._ended = True
-        if not self._stream.given_up:
-            self._ready = self._found("", self._stream.completion())
-
     def _take(self) -> Any:
-        """The next thing that is ready; `_NOTHING` without one. Raises a ValueRefusedError if the type refuses it."""
+        while (one := self._take_ready()) is NOTHING and not self._ended:
+            piece: Any = self._pieces.take()
+            if piece is NOTHING:
+                return NOTHING
+            self._ended = piece is END
+            if not self._ended:
+                self._ready = self._found(piece, None)
+            elif not self._stream.given_up:
+                self._ready = self._found("", self._stream.completion())
+        return END if one is NOTHING else one
+
+    def _take_ready(self) -> Any:
+        """The next thing that is ready; NOTHING without one. Raises a ValueRefusedError if the type refuses it."""
         try:
-            return next(self._ready, _NOTHING)
+            return next(self._ready, NOTHING)
         except GenError:
             raise
         except Exception as error:  # validators are the user's code
@@ -108,7 +122,7 @@ def values_of(constraint: Constraint | None) -> Found:
     """See `gen.calls.streams.Stream.values`."""
     schema = _schema_of(constraint)
     text = None if schema is None else PartialJson(schema)
-    last: Any = _NOTHING
+    last: Any = NOTHING
 
     def found(piece: str, completion: Completion | None) -> Iterator[Any]:
         nonlocal last

@@ -1,12 +1,12 @@
 """Streams: a text comes piece by piece, or event by event, and its completion at the end."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Generic, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-from gen.calls.growing import Growing, items_of, values_of
+from gen.calls.growing import END, NOTHING, Each, Found, Growing, items_of, values_of
 from gen.completions import Completion, StreamEvent
 from gen.constraints.constraint import Constraint
 from gen.errors import GenError
@@ -67,9 +67,9 @@ class Stream(Iterator[str]):
 
     def __next__(self) -> str:
         self._reads("pieces")
-        return self.piece()
+        return next(self._each(self._feed.take))
 
-    def events(self) -> "Each[StreamEvent]":
+    def events(self) -> Each[StreamEvent]:
         """The text as events instead of pieces: each has the new text, reasoning, tool calls and tokens.
 
         The result is for `for` and `async for`; `async for` is for streams of engines.
@@ -78,7 +78,7 @@ class Stream(Iterator[str]):
             GenError: pieces have been read; a stream gives either pieces or events.
         """
         self._reads("events")
-        return Each(partial(self._next, self._feed.take_event), partial(self._anext, self._feed.take_event))
+        return self._each(self._feed.take_event)
 
     def close(self) -> None:
         """Stop generating and free the text's memory; no more pieces come. In an engine, its row is free by the next
@@ -115,41 +115,24 @@ class Stream(Iterator[str]):
     def __del__(self) -> None:
         self._feed.cancel()
 
-    def piece(self) -> str:
-        """The next piece, for what reads pieces as something else."""
-        return self._next(self._feed.take)
+    def _each(self, take: Callable[[], T | Literal[""] | None]) -> Each[T]:
+        return Each(self._feed, partial(self._take, take))
 
-    async def apiece(self) -> str:
-        """The same for event loops."""
-        return await self._anext(self._feed.take)
-
-    def _next(self, take: Callable[[], T | Literal[""] | None]) -> T:
-        found = None
-        while found is None:
-            if not self._closed:
-                self._feed.wait()
-            found = self._take(take)
-        if not found:
-            raise StopIteration
-        return found
-
-    async def _anext(self, take: Callable[[], T | Literal[""] | None]) -> T:
-        while (found := self._take(take)) is None:
-            await self._feed.arrival()
-        if not found:
-            raise StopAsyncIteration
-        return found
-
-    def _take(self, take: Callable[[], T | Literal[""] | None]) -> T | Literal[""] | None:
-        """What has come; "" at the end, None where nothing has come yet."""
+    def _take(self, take: Callable[[], T | Literal[""] | None]) -> Any:
+        """What has come; END at the end, NOTHING where nothing has come yet."""
         if self._closed:
-            return ""
-        found = take()
-        if found == "":
-            self._feed.check()
-            if self._feed.ended and self._constraint is not None:
-                self.completion()  # raises where the text is not whole
-        return found
+            return END
+        if (found := take()) is None:
+            return NOTHING
+        if found != "":
+            return found
+        self._feed.check()
+        if self._feed.ended and self._constraint is not None:
+            self.completion()  # raises where the text is not whole
+        return END
+
+    def _grow(self, make: Callable[[], Found]) -> Growing:
+        return Growing(self, self._each(self._feed.take), make)
 
     def values(self) -> Growing:
         """The value of an output type as far as it is written, as plain data, each time that it has grown.
@@ -164,7 +147,7 @@ class Stream(Iterator[str]):
             IncompleteError, ValueRefusedError: at the end, as for pieces.
         """
         self._reads("values")
-        self._growing = self._growing or Growing(self, lambda: values_of(self._constraint))
+        self._growing = self._growing or self._grow(lambda: values_of(self._constraint))
         return self._growing
 
     def items(self, of: str | None = None) -> Growing:
@@ -177,7 +160,7 @@ class Stream(Iterator[str]):
             ValueRefusedError: its type refuses an item, at that item.
             GenError, IncompleteError: as for `values`.
         """
-        found = Growing(self, lambda: items_of(self._constraint, of))
+        found = self._grow(lambda: items_of(self._constraint, of))
         if self._constraint is not None or not self._compiles_late:
             found.check()
         self._reads("items" if of is None else f"items of {of}")
@@ -272,7 +255,7 @@ class EngineStream(Stream, AsyncIterator[str]):
 
     async def __anext__(self) -> str:
         self._reads("pieces")
-        return await self.apiece()
+        return await anext(self._each(self._feed.take))
 
     def cancel(self) -> None:
         """As `close`."""
@@ -312,16 +295,3 @@ class EngineStream(Stream, AsyncIterator[str]):
         """As `completion`, for event loops."""
         await self._feed.arrival(end=True)
         return self.completion()
-
-
-class Each(Iterator[T], AsyncIterator[T], Generic[T]):
-    """What a stream gives, one after the other: for `for`, and for `async for`."""
-
-    def __init__(self, following: Callable[[], T], arriving: Callable[[], Awaitable[T]]) -> None:
-        self._following, self._arriving = following, arriving
-
-    def __next__(self) -> T:
-        return self._following()
-
-    async def __anext__(self) -> T:
-        return await self._arriving()
