@@ -164,17 +164,6 @@ def _same(script: list[int], prompt: Sequence[int]) -> list[int]:
     return script
 
 
-def test_streams_of_random_texts_equal_generate_with_random_stops() -> None:
-    rng = random.Random(0)
-    for _ in range(50):
-        text = "".join(rng.choice("aß中🙂 \n") for _ in range(rng.randint(0, 20)))
-        stops = ["".join(rng.choice("aß中🙂 \n") for _ in range(rng.randint(1, 3))) for _ in range(rng.randint(0, 2))]
-        pieces = list(gen.stream(ScriptedModel(text), "x", stop=stops, max_new_tokens=40))
-        assert "".join(pieces) == gen.generate(ScriptedModel(text), "x", stop=stops, max_new_tokens=40)
-        if "".join(pieces) == text:
-            assert all(piece and "\ufffd" not in piece for piece in pieces)
-
-
 def test_batches_keep_their_order_and_rows_their_prompts() -> None:
     prompts = ["a", "bb", "中", "", "dddd"]
     model = ScriptedModel(say)
@@ -293,23 +282,6 @@ def test_logprobs_are_those_of_the_distribution_that_was_drawn_from(llama: Any) 
         expected = logits.log_softmax(-1).gather(1, token_ids[0, len(prompt_ids) :, None]).flatten()
         assert completion.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
         assert completion.score == pytest.approx(sum(completion.logprobs))
-
-
-def test_a_stream_can_be_left_early_and_torch_stays_as_it_was(llama: Any) -> None:
-    pieces = gen.stream(llama, "go", seed=1)
-    next(pieces)
-    assert not torch.is_inference_mode_enabled()
-    pieces.close()
-    assert torch.is_grad_enabled()
-
-
-def test_a_default_device_or_dtype_of_the_user_changes_nothing(llama: Any) -> None:
-    expected = gen.generate(llama, ["a", "bcd"], seed=1, max_new_tokens=8)
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert gen.generate(llama, ["a", "bcd"], seed=1, max_new_tokens=8) == expected
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 MIXED = ["a", "once upon a time there was", "the cat", "Zürich 中", "x" * 45, "0", "go on and on"]

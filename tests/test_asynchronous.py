@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import gen
-from gen.loop.feed import Feed
 from gen.samplers import beam_search, greedy, multinomial
 from tests.helpers import ScriptedModel
 from tests.helpers.engines import FailingModel, GatedModel, ends, engine_threads, text_of
@@ -101,35 +100,6 @@ def test_agenerate_keeps_the_order_of_a_list_and_has_no_limit_on_it() -> None:
     model.idle.clear()
 
 
-def test_agenerate_tells_which_prompts_failed() -> None:
-    def script(prompt: str) -> bytes:
-        if prompt == "bad":
-            raise ValueError("this prompt is bad")
-        return b"hello"
-
-    model = ScriptedModel(script)
-    with pytest.raises(gen.BatchError) as caught:
-        asyncio.run(gen.agenerate(model, ["a", "bad", "b"]))
-    assert caught.value.results[::2] == ["hello", "hello"]
-    with pytest.raises(ValueError, match="this prompt is bad"):
-        asyncio.run(gen.agenerate(model, "bad"))
-    model.idle.clear()
-
-
-def test_a_name_that_they_do_not_take_is_refused_with_those_that_they_take() -> None:
-    model = ScriptedModel("hello")
-    calls: list[tuple[str, Any]] = [
-        ("agenerate", lambda: asyncio.run(gen.agenerate(model, "a", sede=1))),  # type: ignore[call-overload]
-        ("astream", lambda: gen.astream(model, "a", sede=1)),  # type: ignore[call-arg]
-    ]
-    for function, call in calls:
-        with pytest.raises(
-            gen.ArgumentError,
-            match=f"{function} takes model, prompt, output_type, images, .*, got 'sede'; did you mean 'seed'",
-        ):
-            call()
-
-
 def test_a_cancelled_agenerate_frees_its_rows_and_what_waits_never_starts() -> None:
     model = GatedModel()
 
@@ -147,25 +117,6 @@ def test_a_cancelled_agenerate_frees_its_rows_and_what_waits_never_starts() -> N
     asyncio.run(run())
     assert len(model.read) <= 33  # 32 rows, and the other request
     assert model.read[-1] == "other"
-    model.idle.clear()
-
-
-def test_an_error_while_agenerate_waits_cancels_all_of_its_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, cancelled, cancel = GatedModel("hello"), list[Feed](), Feed.cancel
-
-    async def arrival(feed: Feed, *, end: bool = False) -> None:
-        raise ZeroDivisionError
-
-    def noted(feed: Feed) -> None:
-        cancelled.append(feed)
-        cancel(feed)
-
-    monkeypatch.setattr(Feed, "arrival", arrival)
-    monkeypatch.setattr(Feed, "cancel", noted)
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(gen.agenerate(model, ["a", "b"]))
-    assert len(cancelled) == 2 and all(feed.job.cancelled for feed in cancelled)
-    model.open()
     model.idle.clear()
 
 

@@ -1,7 +1,5 @@
 """Devices on a machine that has only a CPU: which are resolved, and which are refused with which message."""
 
-import threading
-
 import pytest
 import torch
 
@@ -41,14 +39,6 @@ def test_mps_is_refused_though_the_machine_has_it(monkeypatch: pytest.MonkeyPatc
     for devices in ((cpu, mps, ()), (mps, cpu, ()), (cpu, cpu, (cpu, mps))):
         with pytest.raises(DeviceError, match="gen does not run on mps"):
             Placement(input_device=devices[0], logits_device=devices[1], layer_devices=devices[2])
-
-
-def test_resolving_works_in_any_thread() -> None:
-    found: list[torch.device] = []
-    thread = threading.Thread(target=lambda: found.append(resolve_device("cpu")))
-    thread.start()
-    thread.join()
-    assert found == [torch.device("cpu")]
 
 
 def test_tensors_on_one_device_give_it_and_others_are_named() -> None:

@@ -91,7 +91,7 @@ def test_a_buffer_left_behind_is_named() -> None:
         rotary.register_buffer("inv_freq", rotary.inv_freq.to("cuda:0"), persistent=False)
         diagnosis = examine(model)
     assert diagnosis.problems == ["buffer model.rotary_emb.inv_freq (4,) float32 is on cuda:0, but runs on cuda:1"]
-    assert diagnosis.as_dict()["clean"] is False
+    assert diagnosis.as_dict()["clean"] is False and "\nPROBLEM: buffer model.rotary_emb" in str(diagnosis)
 
 
 def test_a_parameter_left_behind_is_named_and_the_error_shown() -> None:
@@ -176,20 +176,6 @@ def test_the_command_gives_json(saved: Path, capsys: Capture) -> None:
     assert told["clean"] is True
     assert told["placement"]["layer_devices"] == ["cuda:1", "cuda:1"]
     assert told["syncs"]["greedy"]["per_token"] == 0
-
-
-def test_the_command_names_a_misplaced_buffer_and_exits_1(
-    saved: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load(path: str, device: str, device_map: None) -> TransformersModel:
-        model = gen.load(path, device=device)
-        rotary = model.hf_model.model.rotary_emb
-        rotary.register_buffer("inv_freq", rotary.inv_freq.to("cuda:0"), persistent=False)
-        return model
-
-    monkeypatch.setattr(doctor, "load", load)
-    assert run("doctor", str(saved), "--devices", "2") == 1
-    assert "PROBLEM: buffer model.rotary_emb.inv_freq" in capsys.readouterr().out
 
 
 def test_on_a_cpu_it_says_that_no_wait_can_show(saved: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

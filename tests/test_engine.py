@@ -204,16 +204,6 @@ def test_a_waiting_request_that_was_cancelled_never_starts() -> None:
             streams["b"].completion()
 
 
-def test_closing_after_the_end_keeps_the_completion() -> None:
-    with gen.Engine(ScriptedModel("hello")) as engine:
-        stream = engine.submit("x")
-        assert isinstance(stream, gen.Stream)
-        assert stream.completion().text == "hello"
-        stream.close()
-        assert list(stream) == []
-        assert stream.completion().finish_reason == "eos"
-
-
 def test_a_full_queue_refuses_at_once_and_those_who_were_cancelled_do_not_count() -> None:
     model = GatedModel()
     with gen.Engine(model, rows=1, max_waiting=2) as engine:

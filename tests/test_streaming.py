@@ -2,17 +2,16 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from threading import Thread
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 import gen
 from gen.samplers import greedy, multinomial
-from tests.helpers import EOS, OTHER_EOS, ScriptedModel, ScriptedRows
+from tests.helpers import EOS, OTHER_EOS, ScriptedModel
 
 
 @pytest.mark.parametrize("sampler", [None, greedy(), multinomial(temperature=0.8, repetition_penalty=1.2)])
@@ -26,12 +25,6 @@ def test_at_its_end_a_stream_has_the_completion_that_generate_gives(llama: Any, 
         assert completion == gen.generate(llama, "go on", details=True, **arguments)
         assert completion.text == "".join(pieces)
         assert stream.completion() == completion
-
-
-def test_a_drawn_seed_is_in_the_completion_and_gives_the_text_again(llama: Any) -> None:
-    stream = gen.stream(llama, "x", max_new_tokens=12)
-    text = "".join(stream)
-    assert gen.generate(llama, "x", seed=stream.completion().seed, max_new_tokens=12) == text
 
 
 def test_before_its_end_there_is_no_completion() -> None:
@@ -48,26 +41,12 @@ def test_before_its_end_there_is_no_completion() -> None:
     assert stream.completion().finish_reason == "eos"
 
 
-def test_a_stream_that_was_closed_early_or_failed_has_none() -> None:
+def test_a_stream_that_was_closed_early_has_none() -> None:
     stream = gen.stream(ScriptedModel("hello"), "x")
     next(stream)
     stream.close()
     assert list(stream) == []
     with pytest.raises(gen.GenError, match="closed early"):
-        stream.completion()
-
-    class DeadRows(ScriptedRows):
-        def logits(self, rows: Sequence[int]) -> Tensor:
-            return torch.full_like(super().logits(rows), torch.nan)
-
-    class Dead(ScriptedModel):
-        def new_rows(self, count: int, length: int) -> ScriptedRows:
-            return DeadRows(self, count, length)
-
-    stream = gen.stream(Dead("hello"), "x")
-    with pytest.raises(gen.SamplingError):
-        next(stream)
-    with pytest.raises(gen.GenError, match="failed"):
         stream.completion()
 
 

@@ -93,26 +93,6 @@ def test_what_contexts_share_is_read_once_and_a_context_once_for_all_its_continu
     assert read == 64 + 10 + 10 * 2 * 2
 
 
-def test_a_continuation_has_the_tokens_of_the_whole_text() -> None:
-    model: Any = gen.load("demo", device="cpu")
-    encode = model.tokenizer.encode
-    for prompt, continuation in [("the cat", " sat"), ("the ", "dog"), ("", "the"), ("Once", " upon a time")]:
-        found = gen.score(model, prompt, continuation)
-        before = encode(prompt.rstrip())
-        assert found.token_ids == encode(prompt + continuation)[len(before) :]
-        assert found.logprobs == pytest.approx(
-            [one for one in by_hand_of_all(model, before, found.token_ids)], abs=1e-4
-        )
-
-
-def by_hand_of_all(model: Any, context: Sequence[int], continuation: Sequence[int]) -> list[float]:
-    """Like `by_hand`, but for the demo model, in which every logit belongs to a token."""
-    with torch.inference_mode():
-        logits = model.hf_model(torch.tensor([[*context, *continuation]])).logits[0].double().log_softmax(-1)
-    places = range(len(context) - 1, len(context) + len(continuation) - 1)
-    return [float(logits[place, token]) for place, token in zip(places, continuation, strict=True)]
-
-
 def test_the_forms_of_arguments_give_the_forms_of_results() -> None:
     model = new_model()
     one = gen.score(model, "ab", "cd")
@@ -129,16 +109,6 @@ def test_the_forms_of_arguments_give_the_forms_of_results() -> None:
     assert own.perplexity == pytest.approx(math.exp(-sum(own.logprobs) / 3))
 
 
-def test_of_a_chat_the_assistants_text_is_scored() -> None:
-    model = new_model()
-    context = model.tokenizer.encode_plain("[user] Hi\n[assistant] ")
-    expected = by_hand(model, context, [79, 107])
-    messages = [{"role": "user", "content": "Hi"}]
-    for found in (gen.score(model, "Hi", "Ok", chat=True), gen.score(model, messages, "Ok")):
-        assert found.token_ids == [79, 107]
-        assert found.logprobs == pytest.approx(expected, abs=1e-4)
-
-
 def test_the_likeliest_tokens_are_told_for_each_place() -> None:
     model = new_model()
     found = gen.score(model, "some text to score", top_logprobs=3)
@@ -151,18 +121,6 @@ def test_the_likeliest_tokens_are_told_for_each_place() -> None:
         assert top.token_ids == row.topk(3).indices.tolist()
         assert top.logprobs == pytest.approx(row.topk(3).values.tolist(), abs=1e-4)
         assert hit == (own >= top.logprobs[0] - 1e-6)
-
-
-def test_options_share_one_probability_by_what_their_whole_texts_have() -> None:
-    model = new_model()
-    options = ["b", "bcd", "é"]
-    sums = torch.tensor([gen.score(model, "a", one).sum for one in options], dtype=torch.float64)
-    found = gen.classify(model, "a", options)
-    assert list(found) == options
-    assert list(found.values()) == pytest.approx(sums.softmax(0).tolist(), abs=1e-6)
-    means = sums / torch.tensor([1, 3, 2])
-    found = gen.classify(model, ["a", "b"], options, normalise="tokens")[0]
-    assert list(found.values()) == pytest.approx(means.softmax(0).tolist(), abs=1e-6)
 
 
 def test_a_model_that_is_exported_or_scripted_reads_token_by_token() -> None:

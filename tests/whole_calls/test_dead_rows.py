@@ -81,6 +81,8 @@ def test_a_stream_gives_what_came_before_and_then_the_error(value: float) -> Non
     assert [next(pieces) for _ in range(4)] == [*"dead"]
     with pytest.raises(gen.SamplingError, match=r"^prompt 0: no token was left to choose after 4 new ones"):
         next(pieces)
+    with pytest.raises(gen.GenError, match="the stream has failed and has no completion: prompt 0"):
+        pieces.completion()
 
 
 def test_the_error_names_the_sample(model: Any) -> None:
@@ -167,40 +169,3 @@ def test_a_step_of_dead_beams_gives_token_zero_and_no_weight(beams: int, value: 
     assert not token_ids[:beams].any() and weights[:beams].isneginf().all()
     assert token_ids[beams:].eq(7).all() and weights[beams] == 0
     assert ((ancestors >= 0) & (ancestors // beams == torch.arange(2 * beams) // beams)).all()
-
-
-@pytest.mark.parametrize("beams", [2, 3, 4, 6])
-@pytest.mark.parametrize("early_stopping", [True, False, "never"])
-def test_few_live_tokens_search_as_transformers_does(model: Any, beams: int, early_stopping: Any) -> None:
-    eos = 99
-    sampler = beam_search(beams, early_stopping=early_stopping, logit_bias=ONLY)
-    for prompt in ("x", "to be"):
-        token_ids = torch.tensor([[*prompt.encode()]])
-        expected = model.hf_model.generate(
-            token_ids,
-            attention_mask=torch.ones_like(token_ids),
-            num_beams=beams,
-            num_return_sequences=beams,
-            early_stopping=early_stopping,
-            suppress_tokens=[*ONLY],
-            max_new_tokens=6,
-            eos_token_id=eos,
-            pad_token_id=eos,
-            do_sample=False,
-            return_dict_in_generate=True,
-            output_scores=True,
-        )
-        found: Any = gen.generate(
-            model,
-            [prompt],
-            sampler=sampler,
-            num_return_sequences=beams,
-            eos_token_id=eos,
-            max_new_tokens=6,
-            details=True,
-        )
-        [found] = found
-        texts = expected.sequences[:, token_ids.shape[1] :].tolist()
-        assert [one.token_ids for one in found] == [[t for t in text if t != eos] for text in texts]
-        scores = expected.sequences_scores.tolist()
-        assert [one.score for one in found] == pytest.approx(scores, rel=1e-5, abs=1e-5)

@@ -1,6 +1,5 @@
 """A limit does not change a value in silence: a text without such an error is that of any larger limit."""
 
-import asyncio
 import re
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -55,13 +54,6 @@ class Reads:
         return gen.generate(model, "x", kind, details=True, **arguments)
 
     @staticmethod
-    def in_a_list(model: Any, kind: Any, **arguments: Any) -> Any:
-        try:
-            return gen.generate(model, ["y", "x"], [bool, kind], details=True, **arguments)[1]
-        except gen.BatchError as error:
-            raise error.results[1] from None
-
-    @staticmethod
     def stream(model: Any, kind: Any, **arguments: Any) -> Any:
         stream = gen.stream(model, "x", kind, **arguments)
         text = "".join(stream)
@@ -75,31 +67,8 @@ class Reads:
             list(submitted)
             return submitted.completion()
 
-    @staticmethod
-    def agenerate(model: Any, kind: Any, **arguments: Any) -> Any:
-        return asyncio.run(gen.agenerate(model, "x", kind, details=True, **arguments))
 
-    @staticmethod
-    def samples(model: Any, kind: Any, **arguments: Any) -> Any:
-        return gen.generate(model, "x", kind, details=True, **arguments | {"sampler": multinomial(samples=2)})[0]
-
-    @staticmethod
-    def generate_iter(model: Any, kind: Any, **arguments: Any) -> Any:
-        [(_, made)] = gen.generate_iter(model, ["x"], kind, details=True, **arguments)
-        if isinstance(made, Exception):
-            raise made
-        return made
-
-
-READS = [
-    Reads.generate,
-    Reads.in_a_list,
-    Reads.stream,
-    Reads.engine,
-    Reads.agenerate,
-    Reads.samples,
-    Reads.generate_iter,
-]
+READS = [Reads.generate, Reads.stream, Reads.engine]
 
 
 @pytest.mark.parametrize("read", READS, ids=lambda one: one.__name__)
@@ -232,7 +201,7 @@ class TestTheContextIsTheLimit:
         expected = ("length", None, 14) if most == 14 else ("length", "context", 15)
         assert (made.finish_reason, made.stop_reason, len(made.token_ids)) == expected
 
-    @pytest.mark.parametrize("read", [Reads.generate, Reads.stream, Reads.engine], ids=lambda one: one.__name__)
+    @pytest.mark.parametrize("read", READS, ids=lambda one: one.__name__)
     @pytest.mark.parametrize("kind", [gen.regex("[0-9]+"), ON_HOST], ids=["device", "host"])
     def test_no_larger_limit_is_advised(self, short: Any, read: Callable[..., Any], kind: Any) -> None:
         for most in (None, 400):

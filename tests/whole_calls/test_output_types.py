@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 import gen
 from gen.constraints import compiling
-from gen.samplers import beam_search, greedy, multinomial
+from gen.samplers import beam_search, multinomial
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer, spaced_tokenizer, tiny_model
 
 
@@ -213,10 +213,6 @@ class TestIncomplete:
         assert got.value.completion.value is None
         assert got.value.completion.engine == "device"
 
-    def test_a_stop_string_after_a_whole_value(self, model: Any) -> None:
-        text = gen.generate(model, "x", gen.regex("(ab){3,}"), stop="bababab", max_new_tokens=30, sampler=greedy())
-        assert set(text.split("ab")) == {""}
-
     def test_in_a_list_the_others_are_there(self, model: Any) -> None:
         with pytest.raises(gen.BatchError) as raised:
             gen.generate(model, ["a", "b"], [gen.grammar("start: /a{50}/"), bool], max_new_tokens=5, seed=1)
@@ -266,19 +262,8 @@ def by_engine(model: Any, *arguments: Any, **others: Any) -> Any:
         engine.generate(*arguments, **others)
 
 
-def by_list(model: Any, prompt: str, output_type: Any, **others: Any) -> Any:
-    [first, error] = gen.generate(model, [prompt, prompt], [None, output_type], errors="return", **others)
-    assert isinstance(first, str)
-    raise error
-
-
-def by_iterating(model: Any, prompt: str, output_type: Any, **others: Any) -> Any:
-    [(_, error)] = gen.generate_iter(model, [prompt], output_type, **others)
-    raise error
-
-
 class TestValuesThatTheirTypesRefuse:
-    @pytest.mark.parametrize("read", [gen.generate, by_stream, by_engine, by_list, by_iterating])
+    @pytest.mark.parametrize("read", [gen.generate, by_stream, by_engine])
     def test_the_error_has_the_text_and_what_pydantic_says(self, model: Any, read: Callable[..., Any]) -> None:
         with pytest.raises(gen.ValueRefusedError, match="refuses a text that meets its schema") as raised:
             read(model, "x", Adult, seed=1)

@@ -1,6 +1,5 @@
 """Log-probabilities under the model's own distribution. Oracle: transformers' forward over whole texts in float64."""
 
-import asyncio
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -156,24 +155,6 @@ def test_requests_of_an_engine_have_each_their_own_number(llama: Any, check: Any
                 assert stream.completion().top_logprobs is None
             else:
                 check("a" * (1 + number), stream.completion(), most)
-
-
-def test_streams_and_agenerate_tell_them(llama: Any, check: Any) -> None:
-    stream = gen.stream(llama, "once", sampler=Second(), max_new_tokens=9, top_logprobs=4)
-    assert "".join(stream) == stream.completion().text
-    check("once", stream.completion(), 4)
-    made = asyncio.run(gen.agenerate(llama, PROMPTS, sampler=greedy(), max_new_tokens=6, details=True, top_logprobs=2))
-    for prompt, completion in zip(PROMPTS, made, strict=True):
-        check(prompt, completion, 2)
-
-
-class Second:
-    """One text, always with the second best token."""
-
-    samples, penalties = 1, None
-
-    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return logits.topk(2).indices[:, 1:], torch.arange(len(logits)), weights
 
 
 @pytest.mark.parametrize("sampler", [multinomial(temperature=0.8), multinomial(2)])
