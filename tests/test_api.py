@@ -417,13 +417,10 @@ class Broken(ScriptedModel):
             raise ZeroDivisionError("no such thing")
         return [one for one in super().script(prompt_ids) if one != EOS or ord("?") not in prompt_ids]
 
-    def new_rows(self, count: int, length: int) -> ScriptedRows:
-        class BrokenRows(ScriptedRows):
-            def logits(self, rows: Sequence[int]) -> Tensor:
-                over = torch.tensor([self._said[row] >= len(self._scripts[row]) for row in rows])
-                return super().logits(rows).masked_fill(over.unsqueeze(1), -math.inf)
-
-        return BrokenRows(self, count, length)
+    class rows(ScriptedRows):
+        def logits(self, rows: Sequence[int]) -> Tensor:
+            over = torch.tensor([self._said[row] >= len(self._scripts[row]) for row in rows])
+            return super().logits(rows).masked_fill(over.unsqueeze(1), -math.inf)
 
 
 @pytest.mark.parametrize("details", [False, True])
@@ -531,13 +528,10 @@ def test_an_interrupt_within_the_models_step_leaves_the_results_that_are_done(sa
                 raise KeyboardInterrupt
             return super().step(token_ids, view)
 
-    class Slow(ScriptedModel):
-        def new_rows(self, count: int, length: int) -> ScriptedRows:
-            return Rows(self, count, length)
-
-    prompts = ["ab", "abcdefgh", "cd"]
+    prompts, model = ["ab", "abcdefgh", "cd"], ScriptedModel(lambda prompt: [*prompt.encode()])
+    model.rows = Rows
     with pytest.raises(gen.Interrupted) as caught:
-        gen.generate(Slow(lambda prompt: [*prompt.encode()]), prompts, sampler=sampler, details=True)
+        gen.generate(model, prompts, sampler=sampler, details=True)
     first, second, third = caught.value.results
     texts = [[one.text for one in (made if isinstance(made, list) else [made])] for made in (first, third)]
     assert texts == [["ab"] * len(texts[0]), ["cd"] * len(texts[0])]

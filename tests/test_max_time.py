@@ -35,15 +35,12 @@ class TickingModel(ScriptedModel):
         super().__init__(script)
         self.clock = clock
 
-    def new_rows(self, count: int, length: int) -> ScriptedRows:
-        class Rows(ScriptedRows):
-            _model: TickingModel
+    class rows(ScriptedRows):
+        _model: "TickingModel"
 
-            def step(self, token_ids: Tensor, view: int) -> Tensor:
-                self._model.clock.now += 1
-                return super().step(token_ids, view)
-
-        return Rows(self, count, length)
+        def step(self, token_ids: Tensor, view: int) -> Tensor:
+            self._model.clock.now += 1
+            return super().step(token_ids, view)
 
 
 def test_texts_end_as_they_are_and_say_so(clock: Clock) -> None:

@@ -10,28 +10,8 @@ from torch import Tensor
 from tests.helpers.scripted_model import ScriptedModel, ScriptedRows
 
 
-class GatedModel(ScriptedModel):
-    """Signals when a step begins, and waits for permission to go on; `read` has the prompts that were read."""
-
-    def __init__(self, script: Callable[[str], Sequence[int]] | str = "hello") -> None:
-        super().__init__(script)
-        self.gate, self.begun = threading.Semaphore(0), threading.Semaphore(0)
-        self.read: list[str] = []
-
-    def new_rows(self, count: int, length: int) -> "GatedRows":
-        return GatedRows(self, count, length)
-
-    def script(self, prompt_ids: Sequence[int]) -> list[int]:
-        self.read.append(self.tokenizer.decode(prompt_ids).removeprefix("<s>"))
-        return super().script(prompt_ids)
-
-    def open(self) -> None:
-        """Go on without waiting."""
-        self.gate.release(10**4)  # each takes time; no test makes more steps
-
-
 class GatedRows(ScriptedRows):
-    _model: GatedModel
+    _model: "GatedModel"
 
     def step(self, token_ids: Tensor, view: int) -> Tensor:
         self._model.begun.release()
@@ -39,14 +19,25 @@ class GatedRows(ScriptedRows):
         return super().step(token_ids, view)
 
 
-class FailingModel(GatedModel):
-    def new_rows(self, count: int, length: int) -> GatedRows:
-        class FailingRows(GatedRows):
-            def step(self, token_ids: Tensor, view: int) -> Tensor:
-                super().step(token_ids, view)
-                raise ZeroDivisionError("no step")
+class GatedModel(ScriptedModel):
+    """Signals when a step begins, and waits for permission to go on."""
 
-        return FailingRows(self, count, length)
+    rows = GatedRows
+
+    def __init__(self, script: Callable[[str], Sequence[int]] | str = "hello") -> None:
+        super().__init__(script)
+        self.gate, self.begun = threading.Semaphore(0), threading.Semaphore(0)
+
+    def open(self) -> None:
+        """Go on without waiting."""
+        self.gate.release(10**4)  # each takes time; no test makes more steps
+
+
+class FailingModel(GatedModel):
+    class rows(GatedRows):
+        def step(self, token_ids: Tensor, view: int) -> Tensor:
+            super().step(token_ids, view)
+            raise ZeroDivisionError("no step")
 
 
 async def text_of(stream: Any) -> str:

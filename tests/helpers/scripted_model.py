@@ -13,7 +13,10 @@ from tests.helpers.tokenizers import EOS, byte_tokenizer
 
 
 class ScriptedModel(Model):
-    """A `gen.models.base.Model` that writes its script: a byte at each step, then the eos token."""
+    """A `gen.models.base.Model` that writes its script: a byte at each step, then the eos token; `read` has the prompts
+    that were read."""
+
+    rows: "type[ScriptedRows]"  # of which class its rows are
 
     def __init__(
         self, script: Callable[[str], Sequence[int]] | str, *, context_length: int = 1000, vocab_size: int = 259
@@ -27,12 +30,14 @@ class ScriptedModel(Model):
         self.idle: Idle[object] = Idle()
         self.idle.token_bytes = {}  # so that no row is made to see it
         self._script = script
+        self.read: list[str] = []
 
     def new_rows(self, count: int, length: int) -> "ScriptedRows":
-        return ScriptedRows(self, count, length)
+        return self.rows(self, count, length)
 
     def script(self, prompt_ids: Sequence[int]) -> list[int]:
         prompt = self.tokenizer.decode(prompt_ids)
+        self.read.append(prompt.removeprefix("<s>"))
         return [*(self._script.encode() if isinstance(self._script, str) else self._script(prompt)), EOS]
 
 
@@ -86,3 +91,6 @@ class ScriptedRows(Rows):
 
     def grow(self, length: int) -> None:
         self.length = length
+
+
+ScriptedModel.rows = ScriptedRows

@@ -15,20 +15,14 @@ PLAIN = {"chat_template_kwargs": {"chat_template": "{{ messages[0].content }}"}}
 @pytest.mark.parametrize("length", [1, 12, 19, 20, 21, 40, 300])
 def test_a_prompt_keeps_its_bos_token_and_its_last_tokens(length: int) -> None:
     """The context has 32 tokens, 12 of them for the new ones."""
-    seen: list[str] = []
-
-    def script(prompt: str) -> list[int]:
-        seen.append(prompt)
-        return [*b"abcdefghijklmnop"]
-
-    model = ScriptedModel(script, context_length=32)
+    model = ScriptedModel("abcdefghijklmnop", context_length=32)
     text = "".join(chr(ord("a") + place % 26) for place in range(length))
     settings: dict[str, Any] = {"truncate": "left", "max_new_tokens": 12}
     assert gen.generate(model, text, **settings) == "abcdefghijkl"
-    assert seen == [text[-20:]]
+    assert model.read == [text[-20:]]
     given = [BOS, *text.encode()]
     assert gen.generate(model, [given, "x"], **settings)[0] == "abcdefghijkl"
-    assert seen[-2].removeprefix("<s>") == text[-19:]
+    assert model.read[-2] == text[-19:]
     assert "".join(gen.stream(model, text, **settings)) == "abcdefghijkl"
 
 
@@ -42,30 +36,19 @@ def test_the_text_is_that_of_the_prompt_cut_by_hand() -> None:
 
 
 def test_a_types_own_limit_leaves_a_quarter_of_the_context() -> None:
-    seen: list[str] = []
-
-    def script(prompt: str) -> list[int]:
-        seen.append(prompt)
-        return [*b"true"]
-
-    assert gen.generate(ScriptedModel(script, context_length=32), "y" * 40, bool, truncate="left") is True
-    assert seen == ["y" * 24]
+    model = ScriptedModel("true", context_length=32)
+    assert gen.generate(model, "y" * 40, bool, truncate="left") is True
+    assert model.read == ["y" * 24]
 
 
 @pytest.mark.parametrize("bos", [False, True])
 def test_a_type_that_needs_more_is_left_as_much_as_its_shortest_text(bos: bool) -> None:
-    seen: list[str] = []
-
-    def script(prompt: str) -> list[int]:
-        seen.append(prompt)
-        return [*b"a" * 20]
-
     kind = gen.regex("a{20}")
-    model = ScriptedModel(script, context_length=32)
+    model = ScriptedModel("a" * 20, context_length=32)
     begin = [BOS] if bos else []
     made = gen.generate(model, [[*begin, *b"y" * 40], [*b"z" * 5]], kind, truncate="left", details=True)
     assert [(one.text, one.finish_reason) for one in made] == [("a" * 20, "eos")] * 2
-    assert sorted(prompt.removeprefix("<s>") for prompt in seen) == ["y" * (12 - len(begin)), "z" * 5]
+    assert sorted(model.read) == ["y" * (12 - len(begin)), "z" * 5]
     with pytest.raises(gen.ConstraintError, match="the shortest text of its output type has 40 tokens"):
         gen.generate(model, "y" * 40, gen.regex("a{40}"), truncate="left")
     with pytest.raises(gen.ConstraintError, match=r"has 20 tokens, max_batch_tokens leaves room for 13"):
@@ -120,13 +103,7 @@ def test_without_it_an_overlong_prompt_says_what_to_give() -> None:
 def test_a_chat_loses_its_oldest_turns_and_no_more_than_it_must() -> None:
     """The oracle tries each number of turns to leave out, and takes the first chat that leaves room."""
     template = "{% for one in messages %}{{ one.role[0] }}{{ one.content }}{% endfor %}"
-    seen: list[str] = []
-
-    def script(prompt: str) -> list[int]:
-        seen.append(prompt)
-        return [*b"yes"]
-
-    model, random = ScriptedModel(script, context_length=64), Random(0)
+    model, random = ScriptedModel("yes", context_length=64), Random(0)
     chats, wanted = list[list[dict[str, str]]](), list[str]()
     for _ in range(60):
         head = [{"role": "system", "content": "s" * random.randint(0, 9)}] * random.randint(0, 1)
@@ -146,24 +123,18 @@ def test_a_chat_loses_its_oldest_turns_and_no_more_than_it_must() -> None:
     settings: Any = {"max_new_tokens": 12, "chat_template_kwargs": {"chat_template": template}, "truncate": "turns"}
     for chat in chats:
         assert gen.generate(model, chat, **settings) == "yes"
-    assert seen == wanted
+    assert model.read == wanted
     assert gen.generate(model, chats, **settings) == ["yes"] * len(chats)
-    assert sorted(seen[len(chats) :]) == sorted(wanted)
+    assert sorted(model.read[len(chats) :]) == sorted(wanted)
     assert len({len(text) for text in wanted}) > 20
 
 
 def test_the_mark_that_closes_a_thought_is_counted_when_turns_go() -> None:
     """Whatever the turns' length, the chat is the longest one that leaves room, with its closing mark."""
-    seen: list[str] = []
-
-    def script(prompt: str) -> list[int]:
-        seen.append(prompt)
-        return [*b"yes"]
-
     begun = "{% for one in messages %}{{ one.content }}{% endfor %}{{ '<think>' }}{# '</think>' #}"
     settings: Any = {"truncate": "turns", "max_new_tokens": 12, "chat_template_kwargs": {"chat_template": begun}}
-    model = ScriptedModel(script, context_length=64)
+    model = ScriptedModel("yes", context_length=64)
     for length in range(1, 30):
         chat = [{"role": "user", "content": "u" * length}] * 40
         assert gen.generate(model, chat, thinking=False, **settings) == "yes"
-        assert seen[-1] == "u" * ((52 - len("<think></think>")) // length * length) + "<think></think>"
+        assert model.read[-1] == "u" * ((52 - len("<think></think>")) // length * length) + "<think></think>"

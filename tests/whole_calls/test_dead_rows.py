@@ -25,18 +25,12 @@ class DyingModel(ScriptedModel):
         self.value = value
         self.eos_token_ids = ()
 
-    def new_rows(self, count: int, length: int) -> "DyingRows":
-        return DyingRows(self, count, length)
+    class rows(ScriptedRows):
+        _model: "DyingModel"
 
-
-class DyingRows(ScriptedRows):
-    def __init__(self, model: DyingModel, count: int, length: int) -> None:
-        super().__init__(model, count, length)
-        self._value = model.value
-
-    def logits(self, rows: Sequence[int]) -> Tensor:
-        dead = torch.tensor([self._said[row] >= len(self._scripts[row]) - 1 for row in rows])
-        return super().logits(rows).masked_fill(dead.unsqueeze(1), self._value)
+        def logits(self, rows: Sequence[int]) -> Tensor:
+            dead = torch.tensor([self._said[row] >= len(self._scripts[row]) - 1 for row in rows])
+            return super().logits(rows).masked_fill(dead.unsqueeze(1), self._model.value)
 
 
 def test_a_typed_text_that_dies_is_told_nothing_about_dtypes() -> None:

@@ -31,15 +31,14 @@ REFUSED = "<user>This is refused: number: Value error, an odd nümber. Answer ag
 
 def new_model() -> tuple[ScriptedModel, list[str]]:
     """A model whose answer is right after as many refusals as the first message says, and what it has seen."""
-    seen: list[str] = []
 
     def script(prompt: str) -> list[int]:
-        seen.append(prompt)
         asked = int(prompt.removeprefix("<user>")[0])
         number = 1 if prompt.count(REFUSED) < asked else 8
         return [*f'{{"number": {number}}}'.encode()]
 
-    return ScriptedModel(script), seen
+    model = ScriptedModel(script)
+    return model, model.read
 
 
 def ask(number: int) -> list[dict[str, str]]:
@@ -140,26 +139,21 @@ def test_the_last_error_is_raised_or_returned() -> None:
 
 
 def test_a_begun_answer_is_joined_and_lists_of_settings_go_along() -> None:
-    model, seen = new_model()
+    model, _ = new_model()
     settings: Any = {"retries": 1, "seed": [1, 2], "max_new_tokens": [40, 30], "stop": [["x"], None], **CHAT}
     assert gen.generate(model, [ask(1), ask(0)], [Guess, Guess], **settings) == [Guess(number=8)] * 2
-    seen.clear()
-
-    def script(prompt: str) -> list[int]:
-        seen.append(prompt)
-        return [*b"1"]
-
+    model = ScriptedModel("1")
     template = "{% for one in messages %}<{{ one.role }}>{{ one.content }}{% endfor %}"
     begun = [*ask(0), {"role": "assistant", "content": "So: "}]
     with pytest.raises(gen.ValueRefusedError):
         gen.generate(
-            ScriptedModel(script),
+            model,
             begun,
             Annotated[int, AfterValidator(even)],
             retries=1,
             chat_template_kwargs={"chat_template": template},
         )
-    assert seen[1].startswith("<user>0 times<assistant>So: 1<user>This is refused: Value error, an odd nümber.")
+    assert model.read[1].startswith("<user>0 times<assistant>So: 1<user>This is refused: Value error, an odd nümber.")
 
 
 @pytest.mark.parametrize(
@@ -193,13 +187,7 @@ def test_what_cannot_be_asked_again_or_described_is_refused_before_work(
 
 @pytest.mark.parametrize("system", ["", "Be kürz."])
 def test_the_system_message_describes_the_type(system: str) -> None:
-    seen: list[str] = []
-
-    def script(prompt: str) -> list[int]:
-        seen.append(prompt)
-        return [*b'{"number": 8}']
-
-    model = ScriptedModel(script)
+    model = ScriptedModel('{"number": 8}')
     messages = [{"role": "system", "content": system}] * bool(system) + ask(0)
     lead = f"{system}\n\n" if system else ""
     assert gen.generate(model, messages, Guess, describe=True, **CHAT) == Guess(number=8)
@@ -210,7 +198,7 @@ def test_the_system_message_describes_the_type(system: str) -> None:
         assert engine.generate(messages, Guess, describe=True, **CHAT) == Guess(number=8)
     if not system:
         assert gen.generate(model, "0 times", Guess, chat=True, describe=True, **CHAT) == Guess(number=8)
-    assert set(seen) == {f"<system>{lead}{gen.describe(Guess)}<user>0 times<assistant>"}
+    assert set(model.read) == {f"<system>{lead}{gen.describe(Guess)}<user>0 times<assistant>"}
 
 
 CLOSING = (
@@ -224,13 +212,9 @@ EVEN: Any = Annotated[int, AfterValidator(even)]
 
 def answering(answers: list[str], **settings: Any) -> tuple[ScriptedModel, list[str]]:
     """A model that gives its answers one after the other, and what it has seen."""
-    seen: list[str] = []
-
-    def script(prompt: str) -> list[int]:
-        seen.append(prompt)
-        return [*answers[len(seen) - 1].encode()]
-
-    return ScriptedModel(script, **settings), seen
+    left = iter(answers)
+    model = ScriptedModel(lambda prompt: next(left).encode(), **settings)
+    return model, model.read
 
 
 @pytest.mark.parametrize(
