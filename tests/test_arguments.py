@@ -199,7 +199,7 @@ PARTS: Any = {"role": "user", "content": [{"type": "text", "text": BROKEN}]}
     [
         (lambda m: gen.generate(m, BROKEN), r"^the text has a lone surrogate \\ud800 at character 2"),
         (lambda m: gen.generate(m, ["x", "y", BROKEN]), r"prompt 2: the text has a lone surrogate \\ud800 at char"),
-        (lambda m: gen.generate(m, BROKEN, chat=True), r"^the text has a lone surrogate"),
+        (lambda m: gen.generate(m, BROKEN, chat=True), r"^message 0 has a lone surrogate"),
         (lambda m: gen.generate(m, [{"role": "user", "content": BROKEN}]), "^message 0 has a lone surrogate"),
         (
             lambda m: gen.generate(m, [[MESSAGE], [MESSAGE, PARTS]]),

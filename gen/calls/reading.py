@@ -22,9 +22,10 @@ from gen.requests.prompts import (
     AnyPrompt,
     Prompt,
     Prompts,
-    as_messages,
+    as_chats,
     begun_message,
     continues_message,
+    messages_of,
     split_prompts,
 )
 from gen.requests.reading import constrained, of_each, read_requests
@@ -107,11 +108,13 @@ def read_call(
     images = read_images(settings.images, count, local_files=settings.local_files, failed=failed)
     for name in ("chat", "describe"):
         check_flag(name, getattr(settings, name))
+    if settings.chat:
+        prompts = as_chats(model, prompts, images)
     if settings.describe:
-        for number, each in enumerate(zip(prompts, images, types, strict=True)):
+        for number, each in enumerate(zip(prompts, types, strict=True)):
             with kept_in(failed, number):
-                prompts[number] = _described(settings, number, *each)
-    retries = _read_retries(retries, settings, prompts, types, samplers, failed)
+                prompts[number] = _described(number, *each)
+    retries = _read_retries(retries, prompts, types, samplers, failed)
     drafts = read_drafts(model, settings.draft, len(prompts), batch=batch, failed=failed)
     requests = read_requests(
         model,
@@ -139,7 +142,7 @@ def read_call(
         request = replace(request, write_receipt=write_receipt, score_fields=score_fields)
         if retries:
             own = _of_prompt(settings, number, batch=batch)
-            messages = as_messages(prompts[number], chat=settings.chat, images=len(images[number]))
+            messages = messages_of(prompts[number])
             again = partial(_next_turn, model, messages, types[number], own, own_tokens, details, receipts, retries - 1)
             request = replace(request, retry=again)
         constraint, compile_late = compiled[id(types[request.number])]
@@ -155,12 +158,11 @@ def read_call(
     return Call(read, batch, returned, details, failed, step_rows)
 
 
-def _described(settings: Settings, number: int, prompt: Prompt, images: Sequence[Any], output_type: Any) -> Prompt:
+def _described(number: int, prompt: Prompt, output_type: Any) -> Prompt:
     """A chat whose system message describes the output type."""
     from gen.constraints.describing import describe  # what compiles types, which other calls do not need
 
-    messages = as_messages(prompt, chat=settings.chat, images=len(images))
-    if not messages:
+    if not (messages := messages_of(prompt)):
         raise ArgumentError(
             f"describe=True is for chats, and prompt {number} is none; give chat=True with a text, or put "
             "gen.describe(output_type) into the prompt."
@@ -172,7 +174,6 @@ def _described(settings: Settings, number: int, prompt: Prompt, images: Sequence
 
 def _read_retries(
     retries: int,
-    settings: Settings,
     prompts: Sequence[Prompt],
     types: Sequence[Any],
     samplers: Sequence[Sampler],
@@ -184,7 +185,7 @@ def _read_retries(
         return 0
     for number, one in enumerate(prompts):
         with kept_in(failed, number):
-            if not as_messages(one, chat=settings.chat, images=0):
+            if not messages_of(one):
                 raise ArgumentError(
                     f"retries are further turns of a chat, and prompt {number} is none; give chat=True with a text, or "
                     "give the prompt as a list of messages."

@@ -52,7 +52,7 @@ class Rollouts:
             model = self._made[1]
             kwargs = [(trainer.chat_template_kwargs or None) if messages_of(one) else None for one in prompts]
             prompt_ids = [
-                read_one_prompt(model, number, one, (), chat=False, template_kwargs=own)[0]
+                read_one_prompt(model, number, one, (), template_kwargs=own)[0]
                 for number, (one, own) in enumerate(zip(prompts, kwargs, strict=True))
             ]
             made = gen.generate(

@@ -62,16 +62,23 @@ def begun_message(prompt: Prompt, template_kwargs: Mapping[str, object] | None) 
     return content if isinstance(content, str) else ""
 
 
-def as_messages(prompt: Prompt, *, chat: bool, images: int) -> Sequence[Message]:
-    """The messages of a chat, which may be given as a text; an empty list for any other prompt.
+def as_chats(
+    model: Model, prompts: Sequence[Prompt], images: Sequence[Sequence["Image"]] | None = None
+) -> list[Prompt]:
+    """The prompts of a call with chat=True: each text becomes the user's message, behind the images that come with it.
 
-    Args:
-        images: how many images come with a text, before it.
+    Equal objects stay equal, so that they are encoded once.
     """
-    if not (isinstance(prompt, str) and chat):
-        return messages_of(prompt)
-    parts = [*({"type": "image"} for _ in range(images)), {"type": "text", "text": prompt}]
-    return [{"role": "user", "content": parts if images else prompt}]
+
+    def chat(prompt: Prompt, count: int) -> Prompt:
+        if not isinstance(prompt, str):
+            return prompt
+        parts = [*({"type": "image"} for _ in range(count)), {"type": "text", "text": prompt}]
+        return [{"role": "user", "content": parts if model.reads_images else prompt}]
+
+    counts = [0] * len(prompts) if images is None else map(len, images)
+    found: dict[tuple[int, int], Prompt] = {}
+    return [found.setdefault((id(one), count), chat(one, count)) for one, count in zip(prompts, counts, strict=True)]
 
 
 def without_old_turns(
@@ -92,15 +99,13 @@ def without_old_turns(
 
 
 def text_of(
-    tokenizer: Tokenizer, prompt: Prompt, *, chat: bool, template_kwargs: Mapping[str, object] | None = None
+    tokenizer: Tokenizer, prompt: Prompt, template_kwargs: Mapping[str, object] | None
 ) -> tuple[str, Callable[[str], list[int]]] | None:
     """A prompt's text, which the chat template writes for a chat, and how it is encoded; None for any other prompt.
 
     Raises:
         ArgumentError: a chat has no template, or the template refuses it.
     """
-    if isinstance(prompt, str) and chat:
-        prompt = [{"role": "user", "content": prompt}]
     if messages := messages_of(prompt):
         return chat_text(tokenizer, messages, template_kwargs), tokenizer.encode_plain
     return (prompt, tokenizer.encode) if isinstance(prompt, str) else None
@@ -159,14 +164,11 @@ def read_one_prompt(
     prompt: Prompt,
     images: Sequence["Image"],
     *,
-    chat: bool,
     template_kwargs: Mapping[str, object] | None,
     local_files: bool = True,
     most: int | None = None,
 ) -> tuple[list[int], Illustrated | None]:
     """One prompt's token ids, and what the model has made of its images; None without images.
-
-    In a chat that is given as a text, the images come before the text.
 
     Args:
         local_files: whether images in its messages may be paths and file: URLs.
@@ -177,15 +179,12 @@ def read_one_prompt(
         ArgumentError: the prompt is empty and there is no bos token, a chat has no template, an id is outside the
             vocabulary, token ids come with images, or the prompt does not have one place for each image.
     """
-    _check_template_kwargs(number, prompt, chat, template_kwargs)
+    _check_template_kwargs(number, prompt, template_kwargs)
     prompt, images = _place_images(number, prompt, images, readable=model.reads_images, local_files=local_files)
     _check_texts(prompt)
     if images and not model.reads_images:
         raise ArgumentError("this model reads no images; load a vision-language model, or leave images out.")
-    if chat and isinstance(prompt, str):
-        parts = [*({"type": "image"} for _ in images), {"type": "text", "text": prompt}]
-        prompt = [{"role": "user", "content": parts if model.reads_images else prompt}]
-    written, illustrated = text_of(model.tokenizer, prompt, chat=False, template_kwargs=template_kwargs), None
+    written, illustrated = text_of(model.tokenizer, prompt, template_kwargs), None
     if written is None:
         if images:
             raise ArgumentError("a prompt of token ids takes no images; give the prompt as a text or as messages.")
@@ -195,7 +194,7 @@ def read_one_prompt(
     text, encode = written
     is_chat = not isinstance(prompt, str)
     if most is not None and not images and (least := model.tokenizer.least_tokens(text, most)):
-        raise no_room(number, f"at least {least}", most, prompt, chat=chat, whole=False)
+        raise no_room(number, f"at least {least}", most, prompt, whole=False)
     if model.reads_images:
         token_ids, inputs = model.encode(text, images, add_special_tokens=not is_chat)
         if images:
@@ -207,16 +206,13 @@ def read_one_prompt(
     return token_ids, illustrated
 
 
-def no_room(
-    number: int, tokens: int | str, context_length: int, prompt: Prompt, *, chat: bool, whole: bool
-) -> ContextError:
+def no_room(number: int, tokens: int | str, context_length: int, prompt: Prompt, *, whole: bool) -> ContextError:
     """The error for a prompt after which the context has no room for a new token, with what would cut it.
 
     Args:
-        chat: whether a text is a chat's message.
         whole: whether nothing cuts it, as with images.
     """
-    messages, advice = as_messages(prompt, chat=chat, images=0), ""
+    messages, advice = messages_of(prompt), ""
     if not whole and not messages:
         advice = in_python('; gen.generate(truncate="left") keeps its end')
     elif not whole and sum(one.get("role") == "user" for one in messages) > 1:
@@ -256,7 +252,7 @@ def cut_left(
     return [*begin, *token_ids[len(token_ids) - kept + len(begin) :]]
 
 
-def _check_template_kwargs(number: int, prompt: Prompt, chat: bool, given: Mapping[str, object] | None) -> None:
+def _check_template_kwargs(number: int, prompt: Prompt, given: Mapping[str, object] | None) -> None:
     """Refuse chat_template_kwargs for a prompt that is no chat."""
     if given is None:
         return
@@ -264,7 +260,7 @@ def _check_template_kwargs(number: int, prompt: Prompt, chat: bool, given: Mappi
         raise ArgumentError(
             f'chat_template_kwargs must be a mapping of names, as {{"enable_thinking": False}}, got {show(given)}'
         )
-    if given and not messages_of(prompt) and not (chat and isinstance(prompt, str)):
+    if given and not messages_of(prompt):
         raise ArgumentError(
             f"chat_template_kwargs are for chats, and prompt {number} is none; give chat=True with a text, or give the "
             "prompt as a list of messages."

@@ -63,6 +63,7 @@ def read_requests(
     """Check every argument, and make the requests.
 
     Args:
+        prompts: those of `as_chats`, if the settings ask for chats.
         samplers, images: from the settings, one sampler and one list of images for each prompt.
         typed: whether each prompt's text has an output type; None: none has.
         max_batch_tokens: how many tokens all rows together may have room for; None if the caller gives no limit.
@@ -101,14 +102,13 @@ def read_requests(
     ) -> tuple[list[int], Illustrated | None]:
         template_kwargs = settings.chat_template_kwargs
         try:
-            if _is_chat(prompt, settings):
+            if messages_of(prompt):
                 template_kwargs = switched(model.tokenizer, template_kwargs, thinks)
             return read_one_prompt(
                 model,
                 number,
                 prompt,
                 pictures,
-                chat=settings.chat,
                 template_kwargs=template_kwargs,
                 local_files=settings.local_files,
                 most=model.context_length if settings.truncate is None else None,
@@ -132,7 +132,7 @@ def read_requests(
         has_type: bool,
         thinks: Thinks,
     ) -> Request:
-        is_chat = _is_chat(prompt, settings)
+        is_chat = bool(messages_of(prompt))
         thinks = _check_thinks(number, thinks, is_chat, sampler, has_type)
         own = asked is None and has_type  # with the default limit, a prompt may take three quarters of the context
         wanted = model.context_length // 4 if own else MOST if asked is None else asked  # of a prompt that may be cut
@@ -179,7 +179,7 @@ def read_requests(
             bound = "context"
         if room < min(1, most):
             whole = turns or illustrated is not None
-            raise no_room(number, len(token_ids), model.context_length, prompt, chat=settings.chat, whole=whole)
+            raise no_room(number, len(token_ids), model.context_length, prompt, whole=whole)
         count = 1 if is_beam_search(sampler) else sampler.samples
         if count > _MOST_SAMPLES:
             raise ArgumentError(
@@ -225,7 +225,7 @@ def read_requests(
     if settings.seed is not None:
         seeds = of_each("seed", "whole number", as_lists(settings.seed), len(prompts), partial(read_whole, "seed"))
     types = typed or [False] * len(prompts)
-    thinking = read_thinking(settings.thinking, len(prompts))
+    thinking = of_each(setting("thinking"), "value", as_lists(settings.thinking), len(prompts), read_thinking)
     given = zip(prompts, images, samplers, limits, seeds, types, thinking, strict=True)
     for number, one in enumerate(given):
         if number not in skipped:
@@ -243,12 +243,7 @@ def _last_turns(
             f'truncate="turns" is for chats whose images are in their messages, and prompt {number} is none; "left" '
             "keeps the end of a text."
         )
-    messages = messages_of(prompt)
-    return without_old_turns(messages, lambda some: len(read(some)) <= most, attempt) if messages else prompt
-
-
-def _is_chat(prompt: Prompt, settings: Settings) -> bool:
-    return bool(messages_of(prompt)) or (settings.chat and isinstance(prompt, str))
+    return without_old_turns(messages_of(prompt), lambda some: len(read(some)) <= most, attempt)
 
 
 def _check_thinks(number: int, thinks: Thinks, is_chat: bool, sampler: Sampler, has_type: bool) -> Thinks:

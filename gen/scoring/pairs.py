@@ -46,7 +46,6 @@ def read_pairs(
     prompt: Prompt,
     continuations: Sequence[Continuation] | None,
     *,
-    chat: bool,
     template_kwargs: Mapping[str, object] | None = None,
     name: str = "continuation",
     one_cut: bool = False,
@@ -63,16 +62,16 @@ def read_pairs(
         ArgumentError: something is neither a text nor token ids, has no tokens, or is longer than the model's context;
             a prompt has images; or a continuation changes all of the prompt's tokens, and there is no bos token.
     """
-    is_chat, kwargs = bool(messages_of(prompt)) or (chat and isinstance(prompt, str)), template_kwargs
+    is_chat, kwargs = bool(messages_of(prompt)), template_kwargs
     try:
         if is_chat and continuations is not None:
             kwargs = switched(model.tokenizer, kwargs, False)
-        context, illustrated = read_one_prompt(model, number, prompt, (), chat=chat, template_kwargs=kwargs)
+        context, illustrated = read_one_prompt(model, number, prompt, (), template_kwargs=kwargs)
     except ArgumentError as error:
         raise ArgumentError(f"prompt {number}: {error}") from error
     if illustrated:
         raise ArgumentError(f"prompt {number} has images; scores are of texts alone.")
-    written = text_of(model.tokenizer, prompt, chat=chat, template_kwargs=kwargs)
+    written = text_of(model.tokenizer, prompt, kwargs)
     text, encode = written or (None, model.tokenizer.encode_plain)
     if is_chat and text is not None and continuations is not None:
         _, closed = marks_of_chat(model.tokenizer, kwargs, context, begun_message(prompt, kwargs), False)

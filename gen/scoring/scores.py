@@ -18,7 +18,7 @@ from gen.loop.options import Options
 from gen.loop.runner import run_all
 from gen.models.base import Model
 from gen.models.checks import check_model
-from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts, vocabulary
+from gen.requests.prompts import AnyPrompt, Prompt, Prompts, as_chats, split_prompts, vocabulary
 from gen.requests.reading import constrained, of_each, read_requests
 from gen.requests.settings import Settings
 from gen.runtime.isolation import isolated
@@ -132,7 +132,6 @@ def score(
             number,
             prompt,
             None if len(several) == 1 and several[0] is None else several,
-            chat=chat,
             template_kwargs=chat_template_kwargs,
         )
         for number, (prompt, several) in enumerate(zip(given, lists, strict=True))
@@ -210,7 +209,7 @@ def classify(
     scorer = Scorer(model, max_batch_tokens=max_batch_tokens)
     if not isinstance(errors, str) or errors not in (("raise", "return") if batch else ("raise",)):
         raise ArgumentError(f'errors must be "raise", or "return" for a list of prompts, got {show(errors)}')
-    thinks = read_thinking(thinking, len(given))
+    thinks = of_each("thinking", "value", as_lists(thinking), len(given), read_thinking)
     if sampler is not None:
         sampler = read_sampler(sampler)
     if seed is not None:
@@ -227,7 +226,6 @@ def classify(
         settings = Settings(
             sampler=sampler,
             seed=seed,
-            chat=chat,
             chat_template_kwargs=chat_template_kwargs,
             thinking=thinks,
             max_new_tokens=8,  # the first character of an answer, behind line breaks
@@ -243,7 +241,6 @@ def classify(
                     number,
                     thoughts.get(number, one),
                     texts,
-                    chat=chat,
                     template_kwargs=None if number in thoughts else chat_template_kwargs,
                     name="option",
                     one_cut=True,
@@ -350,7 +347,8 @@ def _read_prompts(model: Model, prompts: Prompt | Prompts[AnyPrompt], *, chat: b
     """The prompts, and whether they came as a list; checks the model too."""
     check_model(model)
     check_flag("chat", chat)
-    return split_prompts(prompts)
+    given, batch = split_prompts(prompts)
+    return as_chats(model, given) if chat else given, batch
 
 
 def _read_continuations(prompts: int, given: Any) -> list[Any]:

@@ -184,9 +184,7 @@ class Served:
         tokenizer, thinks = self.model.tokenizer, asked.arguments["thinking"]
         template_kwargs = switched(tokenizer, asked.arguments["chat_template_kwargs"], thinks)
         [prompt] = self._with_pictures(asked.prompts) if self.model.reads_images else asked.prompts
-        token_ids, _ = read_one_prompt(
-            self.model, 0, prompt, [], chat=False, template_kwargs=template_kwargs, local_files=False
-        )
+        token_ids, _ = read_one_prompt(self.model, 0, prompt, [], template_kwargs=template_kwargs, local_files=False)
         begun = begun_message(prompt, template_kwargs)
         return marks_of_chat(tokenizer, template_kwargs, token_ids, begun, thinks)[1]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gen.arguments import as_lists, check_flag, read_whole
+from gen.arguments import check_flag, read_whole
 from gen.errors import ArgumentError, setting, show
 from gen.tokens.tokenizers import Tokenizer
 
@@ -89,23 +89,12 @@ def _ending(template: str, opens: str, closes: str) -> str:
     return "\n" * before + closes + "\n" * after if before + after else ""
 
 
-def read_thinking(thinking: object, prompts: int) -> list[Thinking]:
-    """The argument `thinking`, for each prompt.
+def read_thinking(given: object) -> Thinking:
+    """The argument `thinking` of one prompt.
 
     Raises:
-        ArgumentError: it is neither None nor a flag nor a whole number, or there are not as many as prompts.
+        ArgumentError: it is neither None nor a flag nor a whole number.
     """
-    given = as_lists(thinking)
-    if not isinstance(given, list | tuple):
-        return [_read_thinking(given)] * prompts
-    if len(given) != prompts:
-        raise ArgumentError(
-            f"{setting('thinking')} must be one value or one for each of {prompts} prompts, got {len(given)}"
-        )
-    return [_read_thinking(one) for one in given]
-
-
-def _read_thinking(given: object) -> Thinking:
     if given is None or isinstance(given, bool):
         return given
     try:

@@ -13,7 +13,7 @@ from gen.loop.prefixes.tree import PrefixTree, tree_of
 from gen.loop.replay.recorded import rests_on, version_of
 from gen.models.base import Model
 from gen.models.checks import check_usable, new_rows
-from gen.requests.prompts import Prompt, messages_of, read_one_prompt
+from gen.requests.prompts import Prompt, as_chats, messages_of, read_one_prompt
 from gen.runtime.streams import Streams
 
 _MORE = ("a", " a", "A", "1", " ", "\n", ".", "'s")  # texts that may follow: each may change the last tokens
@@ -136,8 +136,8 @@ def _read_beginning(
 ) -> list[int]:
     """The tokens with which every prompt that continues this one begins."""
     prompt = as_lists(prompt)
-    if chat and isinstance(prompt, str):
-        prompt = [{"role": "user", "content": prompt}]
+    if chat:
+        [prompt] = as_chats(model, [prompt])
     messages = messages_of(prompt)
     following: list[Prompt] = []
     if messages:
@@ -147,7 +147,7 @@ def _read_beginning(
         following = [prompt + more for more in ("", *_MORE)]
     found: list[int] | None = None
     for one in following or [prompt]:
-        token_ids, illustrated = read_one_prompt(model, 0, one, (), chat=False, template_kwargs=template_kwargs)
+        token_ids, illustrated = read_one_prompt(model, 0, one, (), template_kwargs=template_kwargs)
         if illustrated:
             raise ArgumentError("a prefix has no images: prompts that have any are read as a whole.")
         found = token_ids if found is None else found[: common(found, token_ids)]

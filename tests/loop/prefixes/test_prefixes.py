@@ -61,7 +61,7 @@ def test_of_a_chat_what_any_next_message_leaves_is_kept(demo: Any) -> None:
 def made_tokens(demo: Any, text: str) -> int:
     from gen.requests.prompts import read_one_prompt
 
-    return len(read_one_prompt(demo, 0, text, (), chat=True, template_kwargs=None)[0])
+    return len(read_one_prompt(demo, 0, [{"role": "user", "content": text}], (), template_kwargs=None)[0])
 
 
 def test_a_salted_prefix_is_for_its_salt_alone(demo: Any) -> None:
