@@ -1,7 +1,7 @@
 """What a call reports about a text: how it came about, and how likely its tokens were; and receipts of texts."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from os import PathLike
 from pathlib import Path
@@ -277,8 +277,7 @@ class Completion:
     cached_tokens: int = field(default=0, compare=False)
     drafted: int = field(default=0, compare=False)
     accepted: int = field(default=0, compare=False)
-    _write_receipt: ClassVar[Any] = None  # set by the call that has made it
-    _score_fields: ClassVar[Any] = None  # as above
+    _made: ClassVar[Any] = (None, 0)  # the request, and which of its texts this is, from the call that has made it
 
     @property
     def receipt(self) -> Receipt:
@@ -290,9 +289,10 @@ class Completion:
             ArgumentError: a part of it cannot be written, which the message names; the weights have been changed since
                 the call; or this is a copy of the completion that the call has returned.
         """
-        if self._write_receipt is None:
+        request, rank = self._made
+        if request is None or request.write_receipt is None:
             raise ArgumentError("no receipt: only the completion itself has one, with details=True and receipts=True.")
-        receipt: Receipt = self._write_receipt(self)
+        receipt: Receipt = request.write_receipt(request, self, rank=rank)
         return receipt
 
     @property
@@ -306,19 +306,21 @@ class Completion:
             ArgumentError: the text is neither JSON of a type nor one of some options, or no whole value; the prompt has
                 images; or this is a copy of the completion that the call has returned.
         """
-        if self._score_fields is None:
+        request, _ = self._made
+        if request is None or request.score_fields is None:
             raise ArgumentError("no fields: only the completion itself that a call returns with details=True has them.")
-        scores: list[FieldScore] = self._score_fields(self)
+        scores: list[FieldScore] = request.score_fields(request, self)
         return scores
 
-    def made_by(
-        self, write: Callable[["Completion"], Receipt] | None, score: Callable[["Completion"], list[FieldScore]] | None
-    ) -> "Completion":
-        """This completion, with what writes its receipt, and what scores its fields."""
-        object.__setattr__(self, "_write_receipt", write)
-        object.__setattr__(self, "_score_fields", score)
+    def made_by(self, request: Any, rank: int = 0) -> "Completion":
+        """This completion, with its request, which writes its receipt and scores its fields.
+
+        Args:
+            rank: of a beam search, which of its texts it is.
+        """
+        object.__setattr__(self, "_made", (request, rank))
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what writes its receipt and scores its fields, which has the request, and knows the model."""
-        return {name: value for name, value in vars(self).items() if name not in ("_write_receipt", "_score_fields")}
+        """Without the request, which knows the model."""
+        return {name: value for name, value in vars(self).items() if name != "_made"}

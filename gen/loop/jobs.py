@@ -9,7 +9,6 @@ from gen.errors import own
 from gen.loop.prefixes.columns import Kept
 from gen.loop.results.texts import Taker, Text
 from gen.loop.results.top_tokens import PromptTokens
-from gen.loop.results.values import receipted
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.loop.speculation.host_drafts import SoFar
 from gen.loop.speculation.widths import Agreement
@@ -192,7 +191,7 @@ class Job:
             found = replace(found, finish_reason="cancelled")
         if constraint is not None:
             found = replace(found, value=None, engine=constraint.engine)
-        return receipted(self.request, replace(found, cached_tokens=self.cached))
+        return replace(found, cached_tokens=self.cached).made_by(self.request)
 
     def runs(self, functions: Sequence[LogitsProcessor]) -> bool:
         """Whether these are its logits processors."""

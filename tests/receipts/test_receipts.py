@@ -49,10 +49,8 @@ CALLS: list[tuple[Any, Mapping[str, Any]]] = [
 def test_a_receipt_leads_back_to_the_request(
     demo: Any, output_type: Any, settings: Mapping[str, Any], tmp_path: Path
 ) -> None:
-    requests = []
     made = completion(demo, output_type, **settings)
-    write: Any = made._write_receipt
-    requests.append(write.args[0])
+    requests = [made._made[0]]
     receipt = made.receipt
     gen.Receipt.dump([receipt, receipt], tmp_path / "receipts")
     assert gen.Receipt.load(tmp_path / "receipts") == [receipt, receipt]

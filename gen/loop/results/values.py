@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 from gen.completions import Completion
 from gen.errors import IncompleteError, ValueRefusedError, show
@@ -17,8 +16,7 @@ _LATER = "Give more max_time"
 
 
 def valued(request: Request, completion: Completion, rank: int = 0) -> Completion:
-    """A completion with its value, the engine that held the text to its output type, and what writes its
-    receipt and scores its fields.
+    """A completion with its value, the engine that held the text to its output type, and its request.
 
     Args:
         rank: of a beam search, which of its texts it is.
@@ -28,10 +26,10 @@ def valued(request: Request, completion: Completion, rank: int = 0) -> Completio
     """
     constraint = request.constraint
     if constraint is None:
-        return receipted(request, completion, rank)
+        return completion.made_by(request, rank)
     name = f"prompt {request.number}"
     known = replace(completion, value=None, engine=constraint.engine, attempts=request.attempt)
-    bare = receipted(request, known, rank)
+    bare = known.made_by(request, rank)
     text, limited = show(completion.text, 200), completion.finish_reason == "length"
     late = completion.finish_reason == "timeout"
     more = f"{_MORE[request.bound]}, or a type whose strings and lists have bounds"
@@ -49,7 +47,7 @@ def valued(request: Request, completion: Completion, rank: int = 0) -> Completio
             bare,
         )
     try:
-        made = receipted(request, replace(bare, value=constraint.value(found)), rank)
+        made = replace(bare, value=constraint.value(found)).made_by(request, rank)
     except Exception as error:  # validators are the user's code
         from pydantic_core import ValidationError  # calls without types do not need it
 
@@ -76,9 +74,3 @@ def valued(request: Request, completion: Completion, rank: int = 0) -> Completio
             made,
         )
     return made
-
-
-def receipted(request: Request, completion: Completion, rank: int = 0) -> Completion:
-    """The completion, with what writes its receipt and scores its fields; the rank is as for `valued`."""
-    write, score = request.write_receipt, request.score_fields
-    return completion.made_by(write and partial(write, request, rank=rank), score and partial(score, request))
