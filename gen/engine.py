@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from gen.arguments import LARGEST, check_flag, check_salt, read_whole
-from gen.calls.reading import find_step_rows, read_call, tokens_of_a_step_row
+from gen.calls.reading import find_step_rows, read_call
 from gen.calls.retrying import next_attempt
 from gen.calls.streams import EngineStream
 from gen.completions import Completion
@@ -87,7 +87,6 @@ class Engine:
         self._model, self._rows, self._max_batch_tokens = model, rows, options.max_batch_tokens
         self._prefix_bytes = most_bytes
         self._step_rows = options.step_rows
-        self._own_tokens = tokens_of_a_step_row(options.max_batch_tokens, options.step_rows)
         max_waiting, asks = read_whole("max_waiting", max_waiting), object()
         if tree is not None:
             tree.open(asks, most_bytes, with_rows=prefix_bytes is None)
@@ -249,14 +248,15 @@ class Engine:
             one=one,
             late=True,
             details=details,
-            max_batch_tokens=self._own_tokens,
+            max_batch_tokens=self._max_batch_tokens,
+            exact=self._step_rows > 1,
             receipts=receipts,
             retries=retries,
             check=check_loaded,
         )
-        if self._step_rows > 1 and self._step_rows % (needed := find_step_rows(self._model, True, call.requests)):
+        if self._step_rows % call.step_rows:
             raise ModelError(
-                f"exact=True needs steps of {needed} rows now, and this engine was made for steps of "
+                f"exact=True needs steps of {call.step_rows} rows now, and this engine was made for steps of "
                 f"{self._step_rows}: the model's dtype or torch's threads have changed. Close it, and make another "
                 "engine."
             )

@@ -104,7 +104,7 @@ def read_call(
         types = of_each("output_type", "type", output_type, len(prompts), lambda each: each, ConstraintError)
     distinct = {id(each): each for each in types}  # a type that several prompts share is compiled once
     compiled = {key: _compiled(model, each, late) for key, each in distinct.items()}
-    own_tokens = tokens_of_a_step_row(max_batch_tokens, step_rows)
+    own_tokens = None if max_batch_tokens is None else max_batch_tokens // step_rows  # a step has rows beside a text's
     images = read_images(settings.images, count, local_files=settings.local_files, failed=failed)
     for name in ("chat", "describe"):
         check_flag(name, getattr(settings, name))
@@ -128,7 +128,9 @@ def read_call(
         failed=failed,
         attempt=attempt,
     )
-    find_step_rows(model, exact, requests)
+    for request in requests if exact else ():
+        if request.inputs:  # they are not always read in the same pieces
+            raise ArgumentError(f"prompt {request.number} has images; exact=True is not possible with these.")
     read: list[Request] = []
     write_receipt = ReceiptWriter(model).receipt if details and receipts else None
     score_fields = None
@@ -258,25 +260,14 @@ def _next_turn(
     return made
 
 
-def find_step_rows(model: Model, exact: bool, requests: Sequence[Request] = ()) -> int:
+def find_step_rows(model: Model, exact: bool) -> int:
     """How many rows steps must have; 1 unless texts must have the same bits in any batch.
 
     Raises:
-        ArgumentError: a prompt has images; such prompts are not always read in the same pieces.
         ModelError: as `gen.models.base.Model.find_step_rows`.
     """
     check_flag("exact", exact)
-    if not exact:
-        return 1
-    for request in requests:
-        if request.inputs:
-            raise ArgumentError(f"prompt {request.number} has images; exact=True is not possible with these.")
-    return max(2, model.find_step_rows())
-
-
-def tokens_of_a_step_row(max_batch_tokens: int | None, step_rows: int) -> int | None:
-    """How many tokens a text's own rows may have room for, where a step has others beside them."""
-    return None if max_batch_tokens is None else max_batch_tokens // step_rows
+    return max(2, model.find_step_rows()) if exact else 1
 
 
 def _compiled(model: Model, output_type: Any, late: bool) -> tuple[Constraint | None, Late | None]:
