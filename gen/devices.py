@@ -1,7 +1,6 @@
 """Devices: resolved once, recorded, and compared."""
 
 import os
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from operator import index
@@ -137,27 +136,13 @@ def runs_triton(tensor: Tensor) -> bool:
     return native_cuda(tensor) and os.environ.get("GEN_TRITON") == "1"
 
 
-def check_same_device(**tensors: Tensor) -> torch.device:
-    """Return the one device that all tensors are on, or raise a DeviceError that names each tensor and its device.
-
-    Raises:
-        DeviceError: the tensors are on more than one device, or there are none.
-    """
-    if not tensors:
-        raise DeviceError("check_same_device needs at least one tensor, as in check_same_device(logits=logits).")
-    groups: dict[torch.device, list[str]] = {}
-    for name, tensor in tensors.items():
-        described = f"{name} {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
-        groups.setdefault(tensor.device, []).append(described)
-    if len(groups) > 1:
-        raise DeviceError(_mixed(groups))
-    return next(iter(groups))
-
-
-def _mixed(groups: Mapping[torch.device, list[str]]) -> str:
-    """Say which tensors are where, and how to move the others to the device that has most of them."""
-    home = max(groups, key=lambda device: len(groups[device]))
-    lines = "\n".join(f"  on {device}: {', '.join(names)}" for device, names in groups.items())
-    movers = [name.split(" ")[0] for device, names in groups.items() if device != home for name in names]
-    hint = "; ".join(f"{name} = {name}.to({str(home)!r})" for name in movers)
-    return f"expected all tensors on one device, found {len(groups)}:\n{lines}\nMove the others: {hint}"
+def check_same_device(logits: Tensor, name: str, tensor: Tensor) -> None:
+    """Raise a DeviceError, which says how to move it, if a tensor is not where the logits are."""
+    if tensor.device == logits.device:
+        return
+    given = {"logits": logits, name: tensor}
+    lines = "\n".join(f"  on {one.device}: {what} {tuple(one.shape)} {_bare(one.dtype)}" for what, one in given.items())
+    raise DeviceError(
+        f"expected all tensors on one device, found 2:\n{lines}\n"
+        f"Move the others: {name} = {name}.to({str(logits.device)!r})"
+    )

@@ -89,10 +89,7 @@ class Diagnosis:
                 "packed_dtype": str(placement.packed_dtype).removeprefix("torch.") if placement.packed_dtype else None,
                 "offloaded": placement.offloaded,
             },
-            "syncs": {
-                name: {"per_token": waits.per_token, "per_call": waits.per_call, "lines": dict(waits.lines)}
-                for name, waits in self.waits.items()
-            },
+            "syncs": {name: vars(waits) for name, waits in self.waits.items()},
         }
 
     def __str__(self) -> str:

@@ -1,5 +1,6 @@
 """Texts as tensors on the model's device, as trainers take them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -103,9 +104,7 @@ def _kept(text: Text, logprobs: Sequence[float]) -> Sequence[float]:
     """The part of the probability that was left at each token."""
     if not text.request.kept:
         return [1.0] * len(logprobs)
-    own = torch.tensor(text.tempered[: len(logprobs)], dtype=torch.float64, device="cpu")
-    kept: list[float] = (own - torch.tensor(logprobs, dtype=torch.float64, device="cpu")).exp().tolist()
-    return kept
+    return [math.exp(own - drawn) for own, drawn in zip(text.tempered, logprobs, strict=False)]
 
 
 def _padded(lines: Sequence[Sequence[float]], dtype: torch.dtype, fill: float, device: torch.device) -> Tensor:

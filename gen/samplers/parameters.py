@@ -152,7 +152,7 @@ class Parameters:
             stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
             return _table(tuple(getattr(self, name) for name in _LIMITS), rows, device, stream)
         for name, value in self._tensors.items():
-            check_same_device(**{"logits": logits, name: value})
+            check_same_device(logits, name, value)
             if len(value) != rows:
                 raise ArgumentError(f"{name} must have a value for each of {rows} rows, got {len(value)}")
         return self._rows
