@@ -153,7 +153,8 @@ class Scorer:
 
     Args:
         top: how many of the likeliest tokens are kept for each place, at least 1; None for none.
-        max_batch_tokens: how many tokens rows may have room for together; None for what memory allows.
+        max_batch_tokens: how many tokens rows may have room for together; None for what memory allows. It is also an
+            attribute, as an int.
     Raises:
         ArgumentError: max_batch_tokens is no whole number of at least 1.
     """
@@ -161,7 +162,7 @@ class Scorer:
     def __init__(self, model: Model, *, top: int | None = None, max_batch_tokens: int | None = None) -> None:
         if max_batch_tokens is not None:
             max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
-        self._model, self._top, self._most = model, top, max_batch_tokens
+        self._model, self._top, self.max_batch_tokens = model, top, max_batch_tokens
         self._streams = Streams(model.placement)
         self._tokens = _TOKENS.get(model.placement.logits_device.type, _TOKENS["cpu"])
         self._room = max_batch_tokens or _ROOM * self._tokens
@@ -169,11 +170,12 @@ class Scorer:
 
     def check(self, pairs: Sequence[Pair]) -> None:
         """Raise an ArgumentError if max_batch_tokens is too little for one of the pairs."""
+        most = self.max_batch_tokens
         for pair in pairs:
-            if self._most is not None and pair.length > self._most:
+            if most is not None and pair.length > most:
                 raise ArgumentError(
-                    f"max_batch_tokens={self._most} is too little for {pair.name}, whose {pair.length} tokens are read "
-                    "in one row; give more, or a shorter text."
+                    f"max_batch_tokens={most} is too little for {pair.name}, whose {pair.length} tokens are read in "
+                    "one row; give more, or a shorter text."
                 )
 
     def run(self, pairs: Sequence[Pair]) -> list[Score]:

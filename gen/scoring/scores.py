@@ -231,7 +231,7 @@ def classify(
             max_new_tokens=8,  # the first character of an answer, behind line breaks
         )
         others = [number for number, one in enumerate(thinks) if not one]
-        thoughts = _thought_about(model, given, settings, others, max_batch_tokens, kept)
+        thoughts = _thought_about(model, given, settings, others, scorer.max_batch_tokens, kept)
     pairs: dict[int, list[Pair]] = {}
     for number, one in enumerate(given):
         if number not in failed:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import gen
 from benchmarks.cases.thoughts import FORMS, HARMONY, SPECIALS, TYPES, City, check, nudge, tiny
@@ -283,6 +284,7 @@ def test_options_may_be_compared_after_a_thought_that_is_written() -> None:
         before = [*stream.prompt_token_ids, *made.token_ids[: made.reasoning_tokens]]
         assert one == pytest.approx(gen.classify(model, before, options), abs=1e-6)
         assert one != pytest.approx(gen.classify(model, prompt, options, chat=True), abs=1e-3)
+    assert gen.classify(model, prompts, options, max_batch_tokens=torch.tensor(900), **thought) == found  # type: ignore[call-overload]
     with pytest.raises(gen.ArgumentError, match="thinking is for chats"):
         gen.classify(model, "x", options, thinking=True)
     with pytest.raises(gen.ArgumentError, match="max_batch_tokens must be a whole number at least 1, got '9'"):
