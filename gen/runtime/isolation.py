@@ -5,14 +5,11 @@ pieces of a stream. It does not change settings of the whole process, such as th
 algorithms, because other threads would see the change. The code names every dtype itself.
 """
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import ParamSpec, TypeVar
+from typing import Any
 
 import torch
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @contextmanager
@@ -60,6 +57,5 @@ def multiplies_whole() -> bool:
     return {*matmul_precisions()} <= {"highest", "ieee", "none"}
 
 
-def isolated(function: Callable[P, R]) -> Callable[P, R]:
-    """Run a function, which is no generator, with `own_settings`."""
-    return own_settings()(function)
+isolated = own_settings()
+"""A decorator of functions, but not of generators, that run with `own_settings`."""

@@ -133,9 +133,3 @@ def test_the_share_of_a_real_models_time_is_the_measured_one() -> None:
     shares = {row["batch"]: row["measured"] for row in measured("decode")["answers"] if row["question"] == "real"}
     text = " ".join(README.split())
     assert f"`gen` takes {shares[1]:.2f} of transformers' time at batch 1 and {shares[8]:.2f} at batch 8" in text
-
-
-def test_links_lead_to_files_of_the_project() -> None:
-    for folder, text in ((ROOT, README), (ROOT / "docs", COMMAND_LINE)):
-        links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if not link.startswith("http")]
-        assert [link for link in links if not (folder / link).exists()] == []
