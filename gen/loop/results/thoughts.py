@@ -4,7 +4,6 @@ Example: "<think>\\nTwo.\\n</think>\\n\\n2" is the thought "Two." and the text "
 """
 
 import re
-from typing import Protocol
 
 from gen.constraints.automata.searching import begun_at_end
 from gen.tokens.thoughts import Marks
@@ -14,28 +13,13 @@ _BODY_ENDS = ("<|end|>", "<|start|>", "<|call|>", "<|return|>")
 _CHANNEL = re.compile(r"<\|channel\|>\s*analysis\b")
 
 
-class Thoughts(Protocol):
-    """Takes a text in pieces.
+def thoughts_of(marks: Marks) -> "_Tagged | _InChannels":
+    """An object that separates thoughts that are marked in this way, from a text that comes in pieces.
 
-    Attributes:
-        reasoning: the thought so far; None where there is none.
-        thinks: whether the text is within a thought now.
+    `push` takes more text and returns the part that is certainly no thought; `flush` returns the held text that is
+    none, when no more will come. `reasoning` is the thought so far, or None; `thinks` is whether the text is within a
+    thought now.
     """
-
-    @property
-    def thinks(self) -> bool: ...
-
-    reasoning: str | None
-
-    def push(self, piece: str) -> str:
-        """Take more text; return the part that is certainly no thought."""
-
-    def flush(self) -> str:
-        """The held text that is no thought, when no more will come."""
-
-
-def thoughts_of(marks: Marks) -> Thoughts:
-    """An object that separates thoughts that are marked in this way."""
     return _Tagged(marks) if marks.kind == "tags" else _InChannels()
 
 
@@ -99,12 +83,8 @@ class _InChannels:
 
     def __init__(self) -> None:
         self._held = self._header = ""
-        self._thinks = False
+        self.thinks = False
         self.reasoning: str | None = None
-
-    @property
-    def thinks(self) -> bool:
-        return self._thinks
 
     def push(self, piece: str) -> str:
         self._held += piece
@@ -115,8 +95,8 @@ class _InChannels:
                 if not found:
                     return text
                 self._header, self._held = header + found, rest
-                self._thinks = _CHANNEL.search(header) is not None
-                if self._thinks:
+                self.thinks = _CHANNEL.search(header) is not None
+                if self.thinks:
                     self.reasoning = "" if self.reasoning is None else f"{self.reasoning}\n"
                 elif "to=" in header:
                     text += self._header.removeprefix("<|start|>assistant")
@@ -138,6 +118,6 @@ class _InChannels:
     def _said(self, count: int) -> str:
         """Take the first held characters of a message: add them to the thought, or return them as text."""
         said, self._held = self._held[:count], self._held[count:]
-        if self._thinks:
+        if self.thinks:
             self.reasoning = (self.reasoning or "") + said
-        return "" if self._thinks else said
+        return "" if self.thinks else said

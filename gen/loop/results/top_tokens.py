@@ -39,15 +39,6 @@ class Seen:
     full: Tensor | None = None
 
 
-class _Table:
-    """The results of all rows, or of all places of all rows, with room for `width` tokens each."""
-
-    def __init__(self, shape: tuple[int, ...], width: int, like: Tensor) -> None:
-        own, token_ids = like.new_zeros(shape), like.new_zeros((*shape, width), dtype=torch.int64)
-        self.results = packed((own, token_ids, like.new_zeros((*shape, width)), own))
-        self.own, self.token_ids, self.logprobs, self.tempered = self.results
-
-
 class TopTokens:
     """Finds the likeliest tokens if a request asks for them. All rows have as many as the request that asks for most,
     rounded up to a power of two; the host takes each request's own number.
@@ -59,7 +50,7 @@ class TopTokens:
 
     def __init__(self, count: int, vocab: int, device: torch.device) -> None:
         self._count, self._vocab, self._device = count, vocab, device
-        self._tables: dict[tuple[int, int], _Table] = {}  # by width and places; recorded steps use them
+        self._tables: dict[tuple[int, int], Packed] = {}  # by width and places; recorded steps use them
         self.begin()
 
     def begin(self) -> None:
@@ -88,12 +79,14 @@ class TopTokens:
         most = max((max(1, request.top_logprobs or 0) for request in self._askers), default=0)
         self.width = min(1 << (most - 1).bit_length(), self._vocab) if most else 0
 
-    def _table(self, places: int) -> _Table:
-        """The table of steps with so many places; it is made when such a step first runs."""
+    def _table(self, places: int) -> Packed:
+        """The results of all rows, or of all places of all rows; made when a step with so many places first runs."""
         key = self.width, places
         if key not in self._tables:
-            like = torch.empty(0, dtype=torch.float32, device=self._device)
-            self._tables[key] = _Table((self._count, places)[: 1 + (places > 1)], self.width, like)
+            shape = (self._count, places)[: 1 + (places > 1)]
+            own = torch.zeros(shape, dtype=torch.float32, device=self._device)
+            likely = own.new_zeros((*shape, self.width), dtype=torch.int64)
+            self._tables[key] = packed((own, likely, own.new_zeros(likely.shape), own))
         return self._tables[key]
 
     def results(self, places: int) -> Packed | None:
@@ -101,7 +94,7 @@ class TopTokens:
         of the likeliest, and the log-probabilities of the chosen tokens at the row's temperature; None if no request
         asks.
         """
-        return self._table(places).results if self.width else None
+        return self._table(places) if self.width else None
 
     def find(self, logits: Tensor, temperatures: Tensor | float = 1.0, *, changed: bool) -> Seen:
         """The likeliest tokens of logits (n, vocab); with `changed` the logits are copied, because they will change.
@@ -120,16 +113,17 @@ class TopTokens:
         self, seen: Seen, here: slice, token_ids: Tensor, ancestors: Tensor | None, temperatures: Tensor | float = 1.0
     ) -> None:
         """Set the results of the rows `here`, which have chosen token_ids (n, places) and continue their ancestors."""
-        table, token_ids = self._table(token_ids.shape[1]), token_ids.reshape(-1, 1)
+        of_own, of_likely, of_logprobs, of_tempered = self._table(token_ids.shape[1])
+        token_ids = token_ids.reshape(-1, 1)
         logits, logprobs, likely = seen.logits, seen.logprobs, seen.token_ids
         if ancestors is not None:
             logits, logprobs, likely = (one.index_select(0, ancestors) for one in (logits, logprobs, likely))
         chosen = token_ids.clamp(0, self._vocab - 1)  # a sampler of the user may choose an id of no token
         own = own_logprobs(logits, chosen, logprobs, likely)
-        results = [(table.own, own), (table.token_ids, likely), (table.logprobs, logprobs)]
+        results = [(of_own, own), (of_likely, likely), (of_logprobs, logprobs)]
         if seen.full is not None:
             tempered = seen.logits.gather(1, chosen).float() / temperatures
-            results.append((table.tempered, tempered.squeeze(1) - seen.full))
+            results.append((of_tempered, tempered.squeeze(1) - seen.full))
         for kept, made in results:
             kept[here].copy_(made.view(kept[here].shape))
 
