@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from gen.scoring.pairs import Pair
 
 _LOGITS = 2**23  # how many numbers the logits of one forward may have
 _TOKENS = {"cpu": 1024, "cuda": 8192}  # how many tokens are read side by side, by type of device
+_Wanted = tuple[int, int, int, int]  # of logits (n, places, vocab): row, place, the token, and the number of its pair
 _ROOM = 16  # the rows of a batch may have room for 16 times as many tokens, with those that were read before
 
 
@@ -108,28 +109,6 @@ class _Group:
         """What the context's row reads after its first `start` tokens."""
         wanted = [(number, pair.continuation[: 1 if self.splits else None]) for number, pair in self.pairs]
         return _Piece(self.read[start:], start, len(self.context) - 1 - start, wanted)
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """Which logits (n, places, vocab) are read: lists of one length of rows, places, tokens and numbers of pairs."""
-
-    rows: list[int]
-    places: list[int]
-    tokens: list[int]
-    numbers: list[int]
-
-    @classmethod
-    def of(cls, pieces: Sequence[_Piece], places: Sequence[int]) -> Self:
-        """Which logits of these places the pieces want; each piece has one row."""
-        found = [
-            (row, at, tokens[place - piece.first], number)
-            for row, piece in enumerate(pieces)
-            for at, place in enumerate(places)
-            if piece.first <= place < len(piece.tokens)
-            for number, tokens in piece.wanted
-        ]
-        return cls(*([one[part] for one in found] for part in range(4)))
 
 
 @dataclass(frozen=True)
@@ -278,7 +257,7 @@ class Scorer:
             places = [place for place in wanted if place < end]
             here = slice(first + low, first + high)
             logits = rows.prefill(here, parts, starts, [place - done for place in places])
-            yield self._look(logits, _Wanted.of(pieces[low:high], places))
+            yield self._look(logits, _wanted(pieces[low:high], places))
             done = end
 
     def _read_by_steps(self, rows: Rows, batch: list[_Group]) -> Iterator[_Found]:
@@ -290,17 +269,18 @@ class Scorer:
             if place:
                 newest = [[pair.continuation[min(place, len(pair.continuation)) - 1]] for _, pair in pairs]
                 logits = rows.step(to_device(torch.tensor(newest, device="cpu"), device), rows.length)
-            going = [row for row, (_, pair) in enumerate(pairs) if place < len(pair.continuation)]
-            tokens = [pairs[row][1].continuation[place] for row in going]
-            numbers = [pairs[row][0] for row in going]
-            yield self._look(logits.unsqueeze(1), _Wanted(going, [0] * len(going), tokens, numbers))
+            wanted = [
+                (row, 0, pair.continuation[place], number)
+                for row, (number, pair) in enumerate(pairs)
+                if place < len(pair.continuation)
+            ]
+            yield self._look(logits.unsqueeze(1), wanted)
 
-    def _look(self, logits: Tensor, wanted: _Wanted) -> _Found:
+    def _look(self, logits: Tensor, wanted: Sequence[_Wanted]) -> _Found:
         """The results from logits (n, places, vocab_size): a few numbers for each wanted token."""
         logits = logits[..., : vocabulary(self._model)]
         rows, places, tokens = (
-            to_device(torch.tensor(one, device="cpu"), logits.device)
-            for one in (wanted.rows, wanted.places, wanted.tokens)
+            to_device(torch.tensor([one[part] for one in wanted], device="cpu"), logits.device) for part in range(3)
         )
         logits = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
         tops = (None, None) if self._top is None else likeliest(logits.flatten(0, 1), self._top)
@@ -311,7 +291,18 @@ class Scorer:
         total = relative.exp_().sum(-1).log_()[rows, places]
         values = torch.stack((own - total, (own == 0).to(own.dtype)), 1)
         logprobs, token_ids = (one if one is None else one.index_select(0, at) for one in tops)
-        return _Found(wanted.numbers, values, logprobs, token_ids)
+        return _Found([number for *_, number in wanted], values, logprobs, token_ids)
+
+
+def _wanted(pieces: Sequence[_Piece], places: Sequence[int]) -> list[_Wanted]:
+    """Which logits of these places the pieces want; each piece has one row."""
+    return [
+        (row, at, tokens[place - piece.first], number)
+        for row, piece in enumerate(pieces)
+        for at, place in enumerate(places)
+        if piece.first <= place < len(piece.tokens)
+        for number, tokens in piece.wanted
+    ]
 
 
 def _rest(number: int, pair: Pair) -> _Piece:
