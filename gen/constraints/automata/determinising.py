@@ -59,12 +59,13 @@ class _Sets:
         self.one = np.arange(self.count, dtype=np.int32)
         self.members = self._closures(edges, silent, start)
         self._number: dict[frozenset[int], int] = {}
+        self._known: dict[tuple[int, ...], int] = {}  # for targets, the state that stands for them
         for state, members in self.members.items():
             self.one[state] = next(iter(members)) if len(members) == 1 else self._number.setdefault(members, state)
         edges[:, 3] = self.one[edges[:, 3]]
         self.edges = edges[by_number(edges)]
         self._begin = begins(self.edges[:, 0], self.count)
-        self._leaving: dict[int, list[Edge]] = {}
+        self._low, self._high, self._target = (np.ascontiguousarray(self.edges[:, column]).data for column in (1, 2, 3))
         self._states = self.count
 
     def _closures(self, edges: Ints, silent: Ints, start: int) -> dict[int, frozenset[int]]:
@@ -81,12 +82,12 @@ class _Sets:
         found: dict[int, frozenset[int]] = {}
         for state in np.flatnonzero(met).tolist():
             seen, todo = {state}, [state]
-            while todo:
-                here = todo.pop()
-                new = [one for one in after[first[here] : first[here + 1]] if one not in seen]
-                seen.update(new)
-                todo += new
-            found[state] = frozenset([one for one in seen if speaking[one]])
+            for here in todo:
+                for one in after[first[here] : first[here + 1]]:
+                    if one not in seen:
+                        seen.add(one)
+                        todo.append(one)
+            found[state] = frozenset([one for one in todo if speaking[one]])
             self._add(len(found[state]))
             self._budget.spend(len(seen))
         return found
@@ -146,11 +147,11 @@ class _Sets:
 
     def _taken_apart(self, members: Iterable[int], reached: int) -> list[Edge]:
         """The edges of some states, cut wherever one begins or ends; a piece leads to the targets of all its edges."""
-        leaving = [edge for state in members for edge in self._edges_of(state)]
-        bounds = [(low, True, target) for low, _, target in leaving]
-        bounds += [(high + 1, False, target) for _, high, target in leaving]
+        begin, low, high, target_of = self._begin.data, self._low, self._high, self._target
+        leaving = [edge for state in members for edge in range(begin[state], begin[state + 1])]
+        bounds = [(low[edge], True, target_of[edge]) for edge in leaving]
+        bounds += [(high[edge] + 1, False, target_of[edge]) for edge in leaving]
         bounds.sort()
-        known: dict[tuple[int, ...], int] = {}
         row: list[Edge] = []
         here: list[int] = []  # the targets of the edges that have begun, sorted
         before = work = most = 0
@@ -158,9 +159,9 @@ class _Sets:
             if here and at > before:
                 key = tuple(here)
                 work, most = work + len(key), max(most, len(key))
-                if key not in known:
-                    known[key] = key[0] if len(key) == 1 else self._set_of(key)
-                row.append((before, at - 1, known[key]))
+                if key not in self._known:
+                    self._known[key] = key[0] if len(key) == 1 else self._set_of(key)
+                row.append((before, at - 1, self._known[key]))
             before = at
             if begins_:
                 insort(here, target)
@@ -181,14 +182,6 @@ class _Sets:
             self._states += 1
             self._add(len(members))
         return number
-
-    def _edges_of(self, state: int) -> list[Edge]:
-        """The edges of a state of the Nfa."""
-        known = self._leaving.get(state)
-        if known is None:
-            lines = self.edges[self._begin[state] : self._begin[state + 1], 1:].tolist()
-            known = self._leaving[state] = [(low, high, target) for low, high, target in lines]
-        return known
 
     def _look(self, work: int, reached: int) -> None:
         """Check that there are not too many states, and count work."""
