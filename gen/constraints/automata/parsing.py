@@ -11,7 +11,7 @@ _LONGEST = 100_000  # characters of a pattern
 _OF_PYTHON = r"\(\?(?:P|#|[a-zA-Z]+\)|[a-zA-Z-]*[aLux][a-zA-Z-]*:)"  # groups that ECMA 262 cannot read
 
 
-def parsed(pattern: str, flags: int = 0) -> Any:
+def parsed(pattern: str) -> Any:
     """The parse tree of a pattern, of Python's private type: pairs of an operator and what it holds.
 
     Raises:
@@ -21,7 +21,7 @@ def parsed(pattern: str, flags: int = 0) -> Any:
     if len(pattern) > _LONGEST:
         raise TooLarge(f"a regex of {len(pattern)} characters")
     try:
-        return parser.parse(_python_syntax(pattern, flags), flags)
+        return parser.parse(_python_syntax(pattern))
     except (re.error, OverflowError, ValueError) as error:
         raise Unsupported(f"the regex {pattern[:80]!r}: {error}") from None
     except RecursionError:
@@ -59,11 +59,11 @@ def read_otherwise(pattern: str) -> str | None:
     return None
 
 
-def _python_syntax(pattern: str, flags: int) -> str:
+def _python_syntax(pattern: str) -> str:
     """Write ECMA 262's named groups and \\p{...} as Python does; in brackets, escape what Python warns about."""
     out: list[str] = []
     at = 0
-    verbose = [bool(flags & re.VERBOSE)]  # whether "#" begins a comment, in each group that is open
+    verbose = [False]  # whether "#" begins a comment, in each group that is open
     while found := _PIECES[verbose[-1]].search(pattern, at):
         piece = found[0]
         out.append(pattern[at : found.start()])

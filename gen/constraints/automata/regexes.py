@@ -56,17 +56,10 @@ _NAMES = {
 }
 
 
-def regex_table(pattern: str, flags: int = 0) -> Table:
-    """The texts that a pattern matches in full, in UTF-8.
-
-    Args:
-        pattern: in the syntax of Python's re.
-        flags: of Python's re.
-    Raises:
-        Unsupported, TooLarge, Empty: see gen.constraints.automata.limits.
-    """
+def regex_table(pattern: str) -> Table:
+    """The texts that a pattern of Python's re matches in full, in UTF-8. Raises Unsupported, TooLarge, Empty."""
     budget = Budget()
-    texts = matched(pattern, budget, flags=flags)
+    texts = matched(pattern, budget)
     if texts is None:
         raise Empty(f"no text matches the regex {pattern[:80]!r}")
     return raw_table(texts, budget)
@@ -85,7 +78,7 @@ def text_table(without: Sequence[str], max_chars: int | None) -> Table:
     budget = Budget()
     texts: Dfa | None = ANY
     if without:
-        with_them = matched("|".join(map(re.escape, without)), budget, flags=re.DOTALL, search=True)
+        with_them = matched("|".join(map(re.escape, without)), budget, search=True)
         texts = both(ANY, with_them, budget, without=True)
     texts = of_length(texts, 0, max_chars)
     assert texts is not None  # the empty text is one; tells mypy
@@ -93,7 +86,7 @@ def text_table(without: Sequence[str], max_chars: int | None) -> Table:
 
 
 def matched(
-    pattern: str, budget: Budget, *, flags: int = 0, search: bool = False, ecma: bool = False, certain: bool = True
+    pattern: str, budget: Budget, *, search: bool = False, ecma: bool = False, certain: bool = True
 ) -> Dfa | None:
     """The texts, over code points, that a pattern matches in full, or None.
 
@@ -105,7 +98,7 @@ def matched(
         Unsupported: the pattern is not regular, or not supported.
         TooLarge: too many states, or past the budget.
     """
-    tree = parsed(pattern, flags)
+    tree = parsed(pattern)
     return read_tree(list(tree), tree.state.flags, budget, search=search, ecma=ecma, certain=certain)
 
 
@@ -163,16 +156,11 @@ class _Reader:
 
     def read(self, items: list[Any]) -> Dfa | None:
         """The texts that the items match: those that meet the look-aheads at the beginning and match the rest."""
-        begin = 0
-        while begin < len(items) and is_begin(items[begin], self._flags):
-            begin += 1
-        aheads = begin
-        while aheads < len(items) and _is_ahead(items[aheads]):
-            aheads += 1
-        if aheads == begin or (self._search and not begin):
+        aheads, rest = look_aheads(items, self._flags, self._search)
+        if not aheads:
             return self._texts(items, before=self._search, after=self._search)
-        texts = self._texts(items[aheads:], before=False, after=self._search)
-        for kind, (_, ahead) in items[begin:aheads]:
+        texts = self._texts(rest, before=False, after=self._search)
+        for kind, (_, ahead) in aheads:
             wanted = kind is op.ASSERT
             reader = _Reader(self._flags, self._search, self._ecma, self._certain is wanted, self._budget)
             begun = reader._texts(list(ahead), before=False, after=True)
@@ -269,6 +257,12 @@ def is_begin(item: Any, flags: int) -> bool:
     )
 
 
-def _is_ahead(item: Any) -> bool:
-    kind, value = item
-    return kind in (op.ASSERT, op.ASSERT_NOT) and value[0] == 1
+def look_aheads(items: list[Any], flags: int, search: bool) -> tuple[list[Any], list[Any]]:
+    """The look-aheads that a parsed pattern begins with, behind an anchor if it is sought, and what is behind them."""
+    begin = 0
+    while begin < len(items) and is_begin(items[begin], flags):
+        begin += 1
+    end = begin
+    while end < len(items) and items[end][0] in (op.ASSERT, op.ASSERT_NOT) and items[end][1][0] == 1:
+        end += 1
+    return ([], items) if search and not begin else (items[begin:end], items[end:])

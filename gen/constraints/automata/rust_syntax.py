@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gen.constraints.automata.characters import EVERY, NEWLINE, Ranges, complement, intersection
 from gen.constraints.automata.limits import Unsupported
 from gen.constraints.automata.parsing import parsed
-from gen.constraints.automata.regexes import characters_of, is_begin, within_group
+from gen.constraints.automata.regexes import characters_of, is_begin, look_aheads, within_group
 
 _ENDS = (op.AT_END, op.AT_END_STRING)
 _TEXT: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
@@ -52,7 +52,7 @@ class Conditions(NamedTuple):
     none: tuple[str, ...]
 
 
-def conditions(pattern: str, *, flags: int = 0, search: bool, json: bool, certain: bool = True) -> Conditions:
+def conditions(pattern: str, *, search: bool, json: bool, certain: bool = True) -> Conditions:
     """A pattern of Python's as conditions on the whole text.
 
     Args:
@@ -62,18 +62,15 @@ def conditions(pattern: str, *, flags: int = 0, search: bool, json: bool, certai
     Raises:
         Unsupported, TooLarge: it is no pattern, or Rust's syntax cannot express it.
     """
-    tree = parsed(pattern, flags)
+    tree = parsed(pattern)
     items, flags = list(tree), tree.state.flags
-    begin = int(bool(items) and is_begin(items[0], flags))
-    end = begin
-    while end < len(items) and items[end][0] in (op.ASSERT, op.ASSERT_NOT) and items[end][1][0] == 1:
-        end += 1
+    aheads, rest = look_aheads(items, flags, search)
     try:
-        if end == begin or (search and not begin):
+        if not aheads:
             return Conditions((_Writer(search, search, json, certain).sequence(items, True, True, flags),), ())
-        every = [_Writer(search, search, json, certain).sequence(items[end:], False, True, flags)]
+        every = [_Writer(search, search, json, certain).sequence(rest, False, True, flags)]
         none: list[str] = []
-        for kind, (_, ahead) in items[begin:end]:
+        for kind, (_, ahead) in aheads:
             wanted = kind is op.ASSERT
             writer = _Writer(True, search, json, certain is wanted)
             (every if wanted else none).append(writer.sequence(list(ahead), False, True, flags))

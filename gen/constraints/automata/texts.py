@@ -13,14 +13,12 @@ import numpy as np
 from gen.constraints.automata.arrays import by_number
 from gen.constraints.automata.characters import LAST
 from gen.constraints.automata.dfa import Dfa, trimmed
-from gen.constraints.automata.limits import MAX_STATES, Budget, TooLarge
+from gen.constraints.automata.limits import MAX_STATES, MOST_WORK_OF_A_CONSTANT, Budget, TooLarge
 
 ANY = Dfa(np.array([[0, 0, LAST, 0]], np.int32), np.ones(1, np.bool_))
 
 
-def both(
-    one: Dfa | None, other: Dfa | None, budget: Budget, *, without: bool = False, max_states: int = MAX_STATES
-) -> Dfa | None:
+def both(one: Dfa | None, other: Dfa | None, budget: Budget, *, without: bool = False) -> Dfa | None:
     """The texts of `one` that are also in `other`; or, `without`, that are not. Raises TooLarge."""
     if without:
         other = _all_but(other)
@@ -41,8 +39,8 @@ def both(
                         number[after] = len(order)
                         order.append(after)
                     edges.extend((place, max(low, low2), min(high, high2), number[after]))
-        if len(order) > max_states:
-            raise TooLarge(f"more than {max_states} states")
+        if len(order) > MAX_STATES:
+            raise TooLarge(f"more than {MAX_STATES} states")
     mine, theirs = np.divmod(np.array(order), width)
     return trimmed(np.array(edges, np.int32).reshape(-1, 4), one.final[mine] & other.final[theirs])
 
@@ -64,53 +62,23 @@ def _all_but(texts: Dfa | None) -> Dfa | None:
     return trimmed(np.concatenate((texts.edges, gaps, anything)), np.append(~texts.final, True))
 
 
-def of_length(texts: Dfa | None, low: int, high: int | None, max_states: int = MAX_STATES) -> Dfa | None:
+def of_length(texts: Dfa | None, low: int, high: int | None) -> Dfa | None:
     """The texts with `low` to `high` characters (None: any number more). Raises TooLarge."""
     if texts is None or (not low and high is None):
         return texts
     if high is not None and high < low:
         return None
     most = low if high is None else high
-    if most >= max_states and _endless(texts):
-        raise TooLarge(f"more than {max_states} states for texts of {low} to {high} characters")
-    if len(texts.final) == 1 and len(texts.edges):
-        return _counted(texts, low, most, high is None)
-    width = len(texts.final)  # a pair as a whole number: the count times this, plus the state
-    here = np.arange(width) == 0
-    found, edges, states = [here], [texts.edges[:0]], 1
-    for count in range(most):
-        leaving = texts.edges[here[texts.edges[:, 0]]]
-        edges.append(leaving + count * width * _ENDS + width * _LEADS)
-        here = np.zeros(width, np.bool_)
-        here[leaving[:, 3]] = True
-        found.append(here)
-        states += int(here.sum())
-        if states > max_states:
-            raise TooLarge(f"more than {max_states} states for texts of {low} to {high} characters")
-        if not len(leaving):
-            break
-    if high is None:  # the last count also stands for all higher ones
-        while True:
-            leaving = texts.edges[here[texts.edges[:, 0]]]
-            more = here.copy()
-            more[leaving[:, 3]] = True
-            if (more == here).all():
-                break
-            here = more
-        found[-1] = here
-        edges.append(leaving + (len(found) - 1) * width * _ENDS)
-    used = np.concatenate(found)
-    if int(used.sum()) > max_states:
-        raise TooLarge(f"more than {max_states} states for texts of {low} to {high} characters")
-    number = (np.cumsum(used) - 1).astype(np.int32)
-    every = np.concatenate(edges)
-    every[:, 0], every[:, 3] = number[every[:, 0]], number[every[:, 3]]
-    ends = np.concatenate([one & texts.final & (count >= low) for count, one in enumerate(found)])
-    return trimmed(every, ends[used])
-
-
-_LEADS = np.array([0, 0, 0, 1], np.int32)  # added to an edge of (source, low, high, target): moves the target
-_ENDS = np.array([1, 0, 0, 1], np.int32)  # moves both source and target
+    if most >= MAX_STATES and not _endless(texts):  # no text has more characters than there are states
+        low, most = min(low, len(texts.final)), min(most, len(texts.final))
+    try:
+        if most >= MAX_STATES:
+            raise TooLarge
+        counts = np.arange(most + (high is None))
+        edges = np.stack((counts, 0 * counts, 0 * counts + LAST, np.minimum(counts + 1, most)), 1).astype(np.int32)
+        return both(texts, Dfa(edges, np.arange(most + 1) >= low), Budget(MOST_WORK_OF_A_CONSTANT))
+    except TooLarge:
+        raise TooLarge(f"more than {MAX_STATES} states for texts of {low} to {high} characters") from None
 
 
 def _endless(texts: Dfa) -> bool:
@@ -125,16 +93,7 @@ def _endless(texts: Dfa) -> bool:
         edges = edges[kept]
 
 
-def _counted(texts: Dfa, low: int, most: int, more: bool) -> Dfa:
-    """`of_length` for an automaton of one state, which leads to itself: the result has a state for each count."""
-    counts = np.arange(most + more, dtype=np.int32)
-    edges = np.repeat(texts.edges[None], len(counts), 0)
-    edges[:, :, 0] = counts[:, None]
-    edges[:, :, 3] = np.minimum(counts + 1, most)[:, None]
-    return Dfa(edges.reshape(-1, 4), np.arange(most + 1) >= low)
-
-
-def listed(texts: Iterable[str | bytes], max_states: int = MAX_STATES) -> Dfa | None:
+def listed(texts: Iterable[str | bytes]) -> Dfa | None:
     """These texts alone, over code points, or over bytes if they are bytes. Raises TooLarge."""
     known: dict[int, int] = {}  # the state after a state and a code point
     edges = array("i")
@@ -146,8 +105,8 @@ def listed(texts: Iterable[str | bytes], max_states: int = MAX_STATES) -> Dfa | 
             key = at * (LAST + 1) + code
             after = known.get(key)
             if after is None:
-                if states > max_states:
-                    raise TooLarge(f"more than {max_states} states for the texts listed")
+                if states > MAX_STATES:
+                    raise TooLarge(f"more than {MAX_STATES} states for the texts listed")
                 after = known[key] = states
                 edges.extend((at, code, code, after))
                 states += 1
