@@ -1,6 +1,6 @@
 """A tree of types for a vocabulary: its automaton if it has one, its grammar, and the splitter of its texts."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from functools import cached_property
 from types import MappingProxyType
 
@@ -9,8 +9,8 @@ from gen.constraints.automata.limits import Empty, TooLarge
 from gen.constraints.composing.host_grammars import host_grammar
 from gen.constraints.composing.joining import joined_table, word_pieces, word_table
 from gen.constraints.composing.splitting import HostRecogniser, Recogniser, Splitter, TableRecogniser, recogniser
-from gen.constraints.composing.trees import Calls, Plan, Tree, Word, bare
-from gen.constraints.output_types import Either, Repeat, Sequence
+from gen.constraints.composing.trees import Calls, Plan, Tree, Word, bare, inside
+from gen.constraints.output_types import Repeat
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 
@@ -36,7 +36,8 @@ class Composition:
         calls = tree if isinstance(tree, Calls) else Calls(tree, tree)
         self._tree, self._read, self._vocabulary = bare(calls.written), bare(calls.read), vocabulary
         self._readers: dict[object, Recogniser] = {}
-        ends = [*_ends(self._tree), *_ends(self._read)]
+        every = [*inside(self._tree), *inside(self._read)]
+        ends = [one for one in every if isinstance(one, Plan | Word)]
         words = {one.text for one in ends if isinstance(one, Word)}
         for text in words:
             for name in vocabulary.end_names:
@@ -49,7 +50,11 @@ class Composition:
         for one in ends:
             if one.key not in self._readers:
                 self._readers[one.key] = self._reader(one, known.get(one.key))
-        self._check_repeats(self._tree)
+        for one in every:
+            if isinstance(one, Repeat) and Splitter(one.part, self._readers).split(b"") is not None:
+                raise ConstraintError(
+                    "gen.repeat repeats a part that may be empty; take one that has at least one character."
+                )
 
     def table(self) -> Table:
         """The automaton. Raises TooLarge or Empty where there is none."""
@@ -85,33 +90,3 @@ class Composition:
             raise ConstraintError(f"no text meets {end.about or 'one of its parts'}: {error}") from error
         except ConstraintError as error:
             raise ConstraintError(f"{end.about}: {error}" if end.about else str(error)) from error
-
-    def _check_repeats(self, tree: Tree) -> bool:
-        """Whether a tree may be empty. Raises ConstraintError where a repeated part may be."""
-        if isinstance(tree, Sequence):
-            return all([self._check_repeats(part) for part in tree.parts])
-        if isinstance(tree, Either):
-            return any([self._check_repeats(branch) for branch in tree.branches])
-        if isinstance(tree, Repeat):
-            if self._check_repeats(tree.part):
-                raise ConstraintError(
-                    "gen.repeat repeats a part that may be empty; take one that has at least one character."
-                )
-            return not tree.least
-        reader = self._readers[tree.key]
-        return reader.whole(reader.start(0))
-
-
-def _ends(tree: Tree) -> Iterator[Plan | Word]:
-    """The plans and words of a tree, separators among them."""
-    if isinstance(tree, Plan | Word):
-        yield tree
-        return
-    if isinstance(tree, Repeat):
-        parts: tuple[Tree, ...] = (tree.part, Word(tree.separator))
-    elif isinstance(tree, Either):
-        parts = tree.branches
-    else:
-        parts = tree.parts if isinstance(tree, Sequence) else (tree.part,)
-    for part in parts:
-        yield from _ends(part)

@@ -4,7 +4,7 @@ Example: gen.sequence("<b>", gen.either(int, "none")) is Sequence((Word("<b>"), 
 The pieces of the text "<b>7" are (b"<b>", (0, b"7")), with the number of the branch; its value is ("<b>", 7).
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -90,6 +90,18 @@ Tree = Plan | Word | Composed
 def bare(tree: Tree) -> Tree:
     """A tree with the same texts and pieces, without the functions that make other values."""
     return bare(tree.part) if isinstance(tree, Made) else _with_parts(tree, bare)
+
+
+def inside(tree: Tree) -> Iterator[Tree]:
+    """A tree and all trees in it, separators among them."""
+    yield tree
+    parts: tuple[Tree, ...] = ()
+    if isinstance(tree, Sequence | Either):
+        parts = tree.parts if isinstance(tree, Sequence) else tree.branches
+    elif isinstance(tree, Repeat | Made):
+        parts = (tree.part, Word(tree.separator)) if isinstance(tree, Repeat) else (tree.part,)
+    for part in parts:
+        yield from inside(part)
 
 
 def _with_parts(tree: Any, change: Callable[[Any], Any]) -> Any:
