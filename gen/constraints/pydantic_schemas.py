@@ -55,6 +55,7 @@ _READ_OTHERWISE = {
 _ASCII = r"^[\x00-\x7f]*$"
 _STRIPPED = r"^(\S|\S[\s\S]*\S)?$"
 _SCALARS = ["null", "boolean", "number", "string"]
+_NOT_READ = ("serialization", "metadata", "cls", "default", "python_schema", "strict_schema")
 
 
 def alone(what: str) -> dict[str, str]:
@@ -83,18 +84,26 @@ def _unhashable(schema: Any) -> str:
     return ""
 
 
-def _inner(schema: Any) -> list[Any]:
-    """The core schemas of what a value is made of, or of what it may be."""
-    if schema["type"] in ("model", "dataclass"):
-        return []
-    names = ("schema", "items_schema", "json_schema", "lax_schema")
-    inner = [schema[name] for name in names if isinstance(schema.get(name), dict)]
-    for name in ("items_schema", "choices", "steps"):
-        found = schema.get(name, ())
-        if isinstance(found, dict):
-            found = () if "type" in found else found.values()
-        inner += found
-    return [one[0] if isinstance(one, tuple) else one for one in inner]
+def _hashes_its_fields(schema: Any) -> bool:
+    """Whether to hash a core schema's value is to hash what it is made of: a class may have a function of its own."""
+    own = getattr(schema["cls"].__hash__, "__code__", None) if schema["type"] in ("model", "dataclass") else None
+    made = own is not None and (own.co_filename == "<string>" or own.co_name == "hash_func")  # by dataclasses, pydantic
+    return made or schema["type"] not in ("model", "dataclass")
+
+
+def core_schemas(node: Any, looks_into: Callable[[Any], bool] = lambda schema: True) -> Iterator[dict[str, Any]]:
+    """A core schema and all core schemas in it that read JSON."""
+    todo = [node]
+    while todo:
+        here = todo.pop()
+        if isinstance(here, dict):
+            is_schema = isinstance(here.get("type"), str)  # else fields or choices, which may have any names
+            if is_schema:
+                yield here
+            if not is_schema or looks_into(here):
+                todo += [value for name, value in here.items() if not is_schema or name not in _NOT_READ]
+        elif isinstance(here, list | tuple):
+            todo += here
 
 
 def _own_check(schema: Any) -> dict[str, Any]:
@@ -372,16 +381,14 @@ class PydanticSchemas(GenerateJsonSchema):
         return made
 
     def _made_of(self, schema: Any) -> Iterator[Any]:
-        """A core schema, and those of what its values are made of, or of what they may be."""
+        """A core schema, and those of what its values are made of, or of what they may be; only of what is hashed."""
         todo, seen = [schema], set[str]()
         while todo:
-            one = todo.pop()
-            if one["type"] != "definition-ref":
+            for one in core_schemas(todo.pop(), _hashes_its_fields):
                 yield one
-                todo += _inner(one)
-            elif one["schema_ref"] not in seen:
-                seen.add(one["schema_ref"])
-                todo.append(self._referred[one["schema_ref"]])
+                if one["type"] == "definition-ref" and one["schema_ref"] not in seen:
+                    seen.add(one["schema_ref"])
+                    todo.append(self._referred[one["schema_ref"]])
 
     def _written_twice(self, schema: Any) -> bool:
         """Whether two strings, or a string and a number, may be read as one value."""

@@ -4,14 +4,21 @@ Some of pydantic's checks are missing in its JSON Schema. They are added here if
 whole numbers), and refused if it cannot (a duration's bounds), so that a whole text is a value of the type.
 """
 
-from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
 from gen.constraints import pydantic_spelling
 from gen.constraints.output_types import REFUSED
-from gen.constraints.pydantic_schemas import CONVERTED, UNKEYED, UNREAD, AllRequired, PydanticSchemas, alone
+from gen.constraints.pydantic_schemas import (
+    CONVERTED,
+    UNKEYED,
+    UNREAD,
+    AllRequired,
+    PydanticSchemas,
+    alone,
+    core_schemas,
+)
 from gen.constraints.schema.references import schemas_in
 from gen.errors import ConstraintError, show
 
@@ -20,7 +27,6 @@ FORMATS = frozenset({"date", "date-time", "time", "duration", "uuid", "ipv4", "i
 _BOUNDS = {"minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt"}
 _DIGITS = 18  # of a key that is a whole number
 _FEW = 10  # options of which a set has each only once, in any order
-_NOT_READ = ("serialization", "metadata", "cls", "default", "python_schema", "strict_schema")
 _LOOKING_ELSEWHERE = {
     "import_string": "ImportString imports what a text names; take gen.choice of what it may be, and look it up",
     "PathType.": "this path is looked up in the file system as it is read; take pathlib.Path, and look it up",
@@ -94,7 +100,7 @@ def is_text(schema: dict[str, Any], root: dict[str, Any]) -> bool:
 
 def _refusal(core_schema: Any) -> str | None:
     """Why a core schema of pydantic's must not read a text; None if it may."""
-    for schema in _core_schemas(core_schema):
+    for schema in core_schemas(core_schema):
         function = schema.get("function")
         if isinstance(function, dict) and callable(called := function.get("function")):
             name, module = getattr(called, "__qualname__", ""), getattr(called, "__module__", "") or ""
@@ -106,19 +112,6 @@ def _refusal(core_schema: Any) -> str | None:
                 f"no JSON is an instance of {getattr(schema['cls'], '__name__', schema['cls'])}; take str, int or float"
             )
     return None
-
-
-def _core_schemas(node: Any) -> Iterator[dict[str, Any]]:
-    """A core schema and all core schemas in it that read JSON."""
-    todo = [node]
-    while todo:
-        here = todo.pop()
-        if isinstance(here, dict):
-            if isinstance(here.get("type"), str):
-                yield here
-            todo += [value for name, value in here.items() if name not in _NOT_READ]
-        elif isinstance(here, list | tuple):
-            todo += here
 
 
 def _write_keys(output_type: Any, path: str, schema: dict[str, Any], root: dict[str, Any]) -> None:

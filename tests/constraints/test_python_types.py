@@ -103,6 +103,24 @@ class Frozen(BaseModel):
     number: int
 
 
+class FrozenLists(Frozen):
+    lists: list[int]
+
+
+@dataclass(frozen=True)
+class Deep:
+    lists: tuple[FrozenLists, ...]
+
+
+class Listed(NamedTuple):
+    numbers: list[int]
+
+
+class Hashing(FrozenLists):
+    def __hash__(self) -> int:
+        return self.number
+
+
 class OnlyWithK(BaseModel):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[Annotated[str, Field(pattern="^k")], int]
@@ -181,6 +199,11 @@ class OthersName(BaseModel):
     model_config = ConfigDict(populate_by_name=True)
     a: int = Field(default=1, alias="b")
     b: str = Field(default="x", alias="a")
+
+
+class OddNames(BaseModel):
+    type: str
+    metadata: list[pydantic.ImportString[Any]]
 
 
 class OthersPart(BaseModel):
@@ -302,6 +325,7 @@ OTHERS: list[Any] = [
     Counter[int],
     set[Any],
     set[Frozen],
+    set[Hashing],
     set[tuple[int, str]],
     Annotated[set[Literal["a", "b", "c"]], Field(min_length=2)],
     Annotated[set[Annotated[int, Field(ge=1, le=49)]], Field(min_length=6, max_length=6)],
@@ -454,6 +478,7 @@ def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
         (Callable[[int], int], "is no output type"),
         (pydantic.ImportString, "ImportString imports what a text names; take gen.choice"),
         (list[pydantic.ImportString[Any]], "ImportString imports what a text names"),
+        (OddNames, "ImportString imports what a text names"),
         (dict[str, pydantic.FilePath], "this path is looked up in the file system"),
         (pydantic.NewPath, "this path is looked up in the file system"),
         (pydantic.ByteSize, "ByteSize reads units; take int"),
@@ -461,6 +486,9 @@ def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
         (typing.Hashable, "no JSON is an instance of Hashable; take str"),
         (set[list[int]], "#: a set of lists, which cannot be hashed"),
         (set[Cat], "a set of Cat, which cannot be hashed"),
+        (set[Listed], "#: a set of lists, which cannot be hashed"),
+        (set[FrozenLists], "#: a set of lists, which cannot be hashed"),
+        (dict[str, set[Deep]], "#/additionalProperties: a set of lists, which cannot be hashed"),
         (Annotated[str, Field(pattern="[a&&b]")], "the pattern '.a&&b.', whose brackets"),
         (Annotated[str, Field(pattern=r"^\<a\>$")], "in which its engine reads"),
         (Annotated[str, Field(pattern=r"^a\b{start}$")], "in which its engine reads"),
