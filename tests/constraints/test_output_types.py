@@ -118,12 +118,6 @@ class TestJsonSchema:
         others = [json.dumps(self.VALUE), json.dumps(self.VALUE, indent=2), json.dumps(self.VALUE, indent=None) + " "]
         assert not any(plan.table().accepts(one.encode()) for one in others if one != json.dumps(self.VALUE, **how))
 
-    def test_objects_are_closed_unless_told_otherwise(self) -> None:
-        text = json.dumps(self.VALUE | {"c": 1})
-        assert not accepts(gen.json_schema(self.SCHEMA), text)
-        assert accepts(gen.json_schema(self.SCHEMA, closed=False), text)
-        assert accepts(gen.json_schema(self.SCHEMA | {"additionalProperties": True}), text)
-
     @pytest.mark.parametrize("listed", [{"properties": {}}, {"patternProperties": {}}])
     def test_an_empty_list_of_properties_closes_an_object_and_none_does_not(self, listed: dict[str, Any]) -> None:
         empty, text = {"type": "object", **listed}, '{"x": 1}'

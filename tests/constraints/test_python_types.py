@@ -869,20 +869,6 @@ def test_a_model_that_was_rebuilt_is_read_anew() -> None:
         assert plan.table is not None and plan.table().accepts(text)
 
 
-def test_a_dataclass_whose_annotations_were_changed_is_read_anew() -> None:
-    @dataclass
-    class Changing:
-        a: int
-
-    before = read_plan(Changing)
-    Changing.__annotations__["a"] = bool
-    Changing.__dataclass_fields__["a"].type = bool
-    after = read_plan(Changing)
-    assert before.table is not None and after.table is not None
-    assert before.table().accepts(b'{"a": 1}') and not after.table().accepts(b'{"a": 1}')
-    assert after.table().accepts(b'{"a": true}')
-
-
 @pytest.mark.parametrize(
     "asked",
     [

@@ -250,17 +250,6 @@ def test_an_answer_may_have_a_type(family: tuple[str, Any]) -> None:
         gen.tool_calls([NOW], choice="required", answer=int)
 
 
-def test_one_call_at_most_where_they_are_not_parallel() -> None:
-    model = model_of("hermes")
-    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-    for parallel in (True, False):
-        for choice in ("auto", "required"):
-            kind = gen.compile(model, gen.tool_calls(TOOLS, choice=choice, parallel=parallel))
-            assert kind.accepts(call)
-            assert kind.accepts(f"{call}\n{call}") is parallel
-    assert not gen.compile(model, gen.tool_calls(TOOLS, choice="now")).accepts(f"{call}\n{call}")
-
-
 def test_a_thought_may_come_first_and_one_that_the_prompt_has_begun() -> None:
     call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
     template = BEFORE + "{# <tool_call> #}{{ '</think>'[:0] }}" + START

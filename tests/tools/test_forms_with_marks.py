@@ -15,9 +15,8 @@ import pytest
 import gen
 from gen.samplers import multinomial
 from gen.server import app
-from gen.tokens.tokenizers import Tokenizer
 from gen.tools.forms import form_of
-from tests.helpers import EOS, ScriptedModel, byte_tokenizer, tiny_model
+from tests.helpers import EOS, byte_tokenizer, tiny_model
 from tests.server.client import Client
 from tests.tools.test_forms import in_pieces
 
@@ -426,17 +425,6 @@ def test_how_many_calls_there_may_be() -> None:
     ):
         kind = gen.compile(model, gen.tool_calls([NOW], choice=choice, parallel=parallel))
         assert [count for count in range(3) if kind.accepts(written(count))] == allowed
-
-
-def test_a_thought_may_come_before_a_call() -> None:
-    call = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
-    model: Any = ScriptedModel(f"<think>\nHm.\n</think>\n\nSo:\n{call}")
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = template_of("qwen3-coder") + "{# <think>\\n\\n</think>\\n\\n #}"
-    model.tokenizer = Tokenizer(tokenizer)
-    made = gen.generate(model, "x", gen.tool_calls([NOW]), chat=True, details=True, max_new_tokens=300)
-    assert (made.reasoning, as_json(made.value)) == ("Hm.", ("So:", [("now", {})]))
-    assert made.text == f"So:\n{call}"
 
 
 @pytest.mark.parametrize("name", ["qwen3-coder", "kimi"])

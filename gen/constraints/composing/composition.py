@@ -50,8 +50,8 @@ class Composition:
         for one in ends:
             if one.key not in self._readers:
                 self._readers[one.key] = self._reader(one, known.get(one.key))
-        for one in every:
-            if isinstance(one, Repeat) and Splitter(one.part, self._readers).split(b"") is not None:
+        for part in every:
+            if isinstance(part, Repeat) and Splitter(part.part, self._readers).split(b"") is not None:
                 raise ConstraintError(
                     "gen.repeat repeats a part that may be empty; take one that has at least one character."
                 )

@@ -63,16 +63,6 @@ def test_texts_that_cannot_be_spelled_are_left_out() -> None:
     assert needed[1] == 1
 
 
-def test_without_any_text_the_start_is_as_far_as_can_be() -> None:
-    vocabulary = Vocabulary([b"a", b"b", b""])
-    assert closable(regex_table("c"), vocabulary)[1][1] == FAR
-
-
-def test_what_can_all_be_spelled_stays_the_same_table() -> None:
-    table = regex_table("[ab]*")
-    assert closable(table, Vocabulary(spelled()))[0] is table
-
-
 def test_long_texts_are_counted_too() -> None:
     _, needed = closable(regex_table("a{900}"), Vocabulary([b"a", b"b", b"aaa", b""]))
     assert needed[1] == 300
