@@ -192,13 +192,14 @@ class TransformersModel(Model):
         self.tokenizer.save(folder)
 
     def check_usable(self) -> None:
-        """Refuse what a call can find out at once: training mode, another device, an adapter that `innermost` refuses;
-        `check` finds all changes.
+        """Refuse what a call can find out at once: training mode, another attention or device, an adapter that
+        `innermost` refuses; `check` finds all changes.
 
         Raises:
             ModelError: the model has changed so that gen can no longer run it.
         """
         self._refuse_training([self._inner])
+        self._refuse_attention()
         self._refuse_moved()
 
     def check(self) -> Snapshot | None:
@@ -208,6 +209,7 @@ class TransformersModel(Model):
 
         found = Snapshot(self.hf_model, called_by_name(self.decoder_config), vouched=self.replay)
         self._refuse_training(found.modules)
+        self._refuse_attention()
         self._refuse_moved()
         if found.unseen and not self._told:
             self._told = True
@@ -284,6 +286,12 @@ class TransformersModel(Model):
             name = type(self._inner).__name__
             raise ModelError(f"{name} is in training mode, where {what} would change the texts; call model.eval().")
 
+    def _refuse_attention(self) -> None:
+        """Refuse kinds of attention that take no static cache; `set_attn_implementation` may choose one at any time."""
+        attention = str(self._inner.config._attn_implementation)
+        if any(kind in attention for kind in ("flash", "flex", "paged")):
+            raise ModelError(f"{attention} takes no static cache; load with attn_implementation='sdpa'.")
+
     def _refuse_moved(self) -> None:
         here = runs_on(innermost(self.hf_model).get_input_embeddings())
         taken = self._placement.input_device
@@ -303,9 +311,7 @@ class TransformersModel(Model):
             raise ModelError(f"{name} is no decoder language model; load one with AutoModelForCausalLM.")
         if any(type(one).__module__.startswith("exllamav3.") for one in self._known):
             raise ModelError(f"{name} has layers of exllamav3; load its checkpoint with gen.from_exllamav3.")
-        attention = str(config._attn_implementation)
-        if "flash" in attention or "flex" in attention:
-            raise ModelError(f"{attention} takes no static cache; load with attn_implementation='sdpa'.")
+        self._refuse_attention()
         try:
             layers = StaticCache(config=config, max_cache_len=1).layers
         except Exception as error:  # configs of kinds that transformers has no static cache for

@@ -180,6 +180,22 @@ def test_models_that_cannot_be_used_are_refused_with_the_reason() -> None:
         gen.from_transformers(flash, byte_tokenizer())
 
 
+@pytest.mark.parametrize("attention", ["flex_attention", "paged|eager"])
+def test_an_attention_without_a_static_cache_is_refused_whenever_it_is_chosen(attention: str) -> None:
+    """On a CPU, torch's compiled kernels for flex_attention ended the process."""
+    hf_model = tiny_model()
+    model: Any = gen.from_transformers(hf_model, byte_tokenizer())
+    text = gen.generate(model, "hello", max_new_tokens=4, seed=1)
+    hf_model.set_attn_implementation(attention)
+    for call in (gen.generate, gen.stream):
+        with pytest.raises(gen.ModelError, match="takes no static cache; load with attn_implementation='sdpa'"):
+            list(call(model, "hello", max_new_tokens=4, seed=1))
+    with pytest.raises(gen.ModelError, match="takes no static cache"):
+        gen.score(model, "hello", "you")
+    hf_model.set_attn_implementation("sdpa")
+    assert gen.generate(model, "hello", max_new_tokens=4, seed=1) == text
+
+
 def test_a_model_that_was_moved_is_refused_before_its_next_text() -> None:
     with virtual_gpus(2):
         hf_model = tiny_model().to("cuda:1")
