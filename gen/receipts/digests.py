@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from gen.models.base import Model
 from gen.models.transformers.packed_weight import PackedWeight
@@ -76,4 +77,13 @@ def _weights(model: Model) -> Iterator[tuple[str, Tensor]]:
         if isinstance(tensor, PackedWeight):
             yield name, tensor.read().to(tensor.computes)
         elif tensor.numel():
-            yield name, tensor.detach()
+            yield from _plain(name, tensor.detach())
+
+
+def _plain(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The tensor, or those of which a quantised one is made, whose class may refuse to show its numbers."""
+    if not is_traceable_wrapper_subclass(tensor):
+        yield name, tensor
+        return
+    for part in tensor.__tensor_flatten__()[0]:
+        yield from _plain(f"{name}.{part}", getattr(tensor, part))

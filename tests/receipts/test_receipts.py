@@ -17,6 +17,7 @@ import torch
 from pydantic import BaseModel, field_validator
 
 import gen
+from gen.receipts.digests import weights_digest
 from gen.receipts.reading import changes, read_receipt
 from tests.helpers.demo import short_demo
 
@@ -96,6 +97,43 @@ def test_the_digest_follows_the_weights() -> None:
     after = completion(model, max_new_tokens=2).receipt
     assert after.model["weights"] != before.model["weights"]
     assert [*changes(model, before)] == ["weights"]
+
+
+class Quantised(torch.Tensor):
+    """A weight in whole numbers with a scale; like torchao's, it can be multiplied with, and not be viewed."""
+
+    numbers: torch.Tensor
+    scale: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, numbers: torch.Tensor, scale: torch.Tensor) -> "Quantised":
+        made: Quantised = torch.Tensor._make_wrapper_subclass(cls, numbers.shape, dtype=scale.dtype)
+        made.numbers, made.scale = numbers, scale
+        return made
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["numbers", "scale"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: None, size: Any, stride: Any) -> "Quantised":
+        return Quantised(inner["numbers"], inner["scale"])
+
+    @classmethod
+    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        if op is torch.ops.aten.detach.default:
+            return Quantised(args[0].numbers, args[0].scale)
+        raise NotImplementedError(f"{op}")
+
+
+def test_the_digest_of_quantised_weights_is_that_of_their_parts() -> None:
+    model: Any = short_demo()
+    digests = [weights_digest(model)]
+    for scale in (1.0, 2.0):
+        weight = Quantised(torch.ones(2, 2, dtype=torch.int8), torch.tensor([scale]))
+        model.hf_model.lm_head.weight = torch.nn.Parameter(weight, requires_grad=False)
+        digests += [weights_digest(model), weights_digest(model)]
+    assert digests[1] == digests[2] and digests[3] == digests[4]
+    assert len({*digests}) == 3
 
 
 def test_what_cannot_be_written_is_named(demo: Any) -> None:
