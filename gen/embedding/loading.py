@@ -11,7 +11,7 @@ from gen.embedding.encoder import Encoder
 from gen.embedding.sentence_folders import read_recipe
 from gen.errors import ModelError, show_path
 from gen.hints import LOADING, explains_unknown
-from gen.models.checkpoints import check_folder, find_asked
+from gen.models.checkpoints import MISTRAL, check_folder, find_asked
 from gen.models.checks import check_hf_model, check_hf_tokenizer, one_at_a_time, read_dtype
 from gen.runtime.isolation import isolated
 
@@ -66,7 +66,7 @@ def load_encoder(
     try:
         # of an encoder with a decoder, such as T5, load only the encoder
         known = type(AutoConfig.from_pretrained(source.name, **options)) in MODEL_FOR_TEXT_ENCODING_MAPPING
-        tokenizer = AutoTokenizer.from_pretrained(source.name, **options)
+        tokenizer = AutoTokenizer.from_pretrained(source.name, **options, **MISTRAL)
         model, report = (AutoModelForTextEncoding if known else AutoModel).from_pretrained(
             source.name,
             dtype=weights_dtype,

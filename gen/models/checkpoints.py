@@ -25,6 +25,7 @@ _WEIGHTS = (
 _EXLLAMA = {"exl2": (".q_weight", ".q_invperm"), "exl3": (".trellis",)}  # how their tensors' names end
 _LOADERS = {"exl2": "from_exllamav2", "exl3": "from_exllamav3"}
 _LFS_POINTER = b"version https://git-lfs"
+MISTRAL = {"mistral_format": False}  # for AutoTokenizer: mistral-common's, if installed, has no vocabulary to look at
 _HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 
 
@@ -134,7 +135,7 @@ def load_tokenizer(path_or_hub_id: str | Path) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer
 
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source.name, **source.options)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source.name, **source.options, **MISTRAL)
     except Exception as error:  # configs and remote code fail with errors of every kind
         raise ModelError(f"cannot load the tokenizer of {show_path(path_or_hub_id)}: {error}") from error
     return tokenizer

@@ -96,7 +96,8 @@ def check_hf_tokenizer(function: str, tokenizer: object, *, processor: bool = Fa
         model: the model that needs the tokenizer; for a hint if there is none.
     """
     of_processor = hasattr(getattr(tokenizer, "tokenizer", None), "get_vocab")
-    if hasattr(tokenizer, "get_vocab") and hasattr(tokenizer, "bos_token_id") and not isinstance(tokenizer, type):
+    needed = ("get_vocab", "get_added_vocab", "bos_token_id")
+    if all(hasattr(tokenizer, name) for name in needed) and not isinstance(tokenizer, type):
         return
     if processor and of_processor:
         return
@@ -104,6 +105,8 @@ def check_hf_tokenizer(function: str, tokenizer: object, *, processor: bool = Fa
     hint = f"; AutoTokenizer.from_pretrained({show(path) if path else 'path'}) loads one"
     if type(tokenizer).__module__.partition(".")[0] == "tokenizers":
         hint = "; wrap it: transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=...)"
+    elif type(tokenizer).__name__ == "MistralCommonBackend":
+        hint = hint.replace(")", ", mistral_format=False)")
     elif isinstance(tokenizer, nn.Module):
         hint = f"; the model comes first: {function}(model, tokenizer)"
     elif of_processor:

@@ -10,7 +10,7 @@ from gen.arguments import check_flag
 from gen.devices import resolve_device
 from gen.errors import ArgumentError, ModelError, show, show_path
 from gen.hints import LOADING, explains_unknown
-from gen.models.checkpoints import DEMO, check_folder, find_asked, is_exl3, means_file
+from gen.models.checkpoints import DEMO, MISTRAL, check_folder, find_asked, is_exl3, means_file
 from gen.models.checks import check_hf_model, check_hf_tokenizer, one_at_a_time, read_dtype
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.packed_linear import is_on_cpu, suit_cpu_
@@ -137,7 +137,7 @@ def load(
         vision = type(AutoConfig.from_pretrained(base.name, **options)) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
         texts = adapter.tokenizer if adapter else base
         tokenizer = (AutoProcessor if vision else AutoTokenizer).from_pretrained(
-            texts.name, trust_remote_code=trust_remote_code, **texts.options
+            texts.name, trust_remote_code=trust_remote_code, **texts.options, **({} if vision else MISTRAL)
         )
         model, report = (AutoModelForImageTextToText if vision else AutoModelForCausalLM).from_pretrained(
             base.name,

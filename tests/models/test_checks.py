@@ -49,6 +49,10 @@ NO_TOKENIZERS: list[tuple[Any, str]] = [
     (MODEL, r"got LlamaForCausalLM; the model comes first"),
     (type(TOKENIZER), "got <class"),
     (gen.from_transformers(MODEL, TOKENIZER).tokenizer, "got Tokenizer; AutoTokenizer"),
+    (
+        type("MistralCommonBackend", (), {"get_vocab": dict, "bos_token_id": 1})(),
+        r"got MistralCommonBackend; AutoTokenizer.from_pretrained\(.+, mistral_format=False\) loads one",
+    ),
     ({}, "got dict"),
     (3, "got 3"),
 ]

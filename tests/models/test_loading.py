@@ -15,7 +15,7 @@ import peft
 import pytest
 import torch
 from huggingface_hub import constants
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.quantizers.auto import (
     AUTO_QUANTIZATION_CONFIG_MAPPING,
     AUTO_QUANTIZER_MAPPING,
@@ -371,6 +371,20 @@ def test_a_revision_of_a_directory_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_quantization_config_is_refused_before_anything_is_loaded() -> None:
     with pytest.raises(gen.ArgumentError, match=r"BitsAndBytesConfig\(load_in_8bit=True\) or .*, got 'int8'"):
         gen.load("demo", quantization_config="int8")
+
+
+def test_the_tokenizer_is_transformers_own_where_mistral_common_is_installed(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, asked = AutoTokenizer.from_pretrained, []
+
+    def noted(*args: Any, **options: Any) -> Any:
+        asked.append(options["mistral_format"])  # None would take mistral-common's for a folder with a tekken.json
+        return read(*args, **options)
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", noted)
+    gen.load(saved)
+    assert asked == [False]
 
 
 def test_quantization_config_is_passed_on(saved: Path) -> None:
