@@ -45,27 +45,23 @@ def import_exllama(name: str) -> Any:
     Raises:
         ModelError: it is not there, or cannot be compiled.
     """
-    with _importing:
-        return _import(name)
-
-
-def _import(name: str) -> Any:
     package = name.partition(".")[0]
-    threads, chosen = torch.get_num_threads(), _ALLOCATOR in os.environ
-    os.environ.setdefault(_ALLOCATOR, "0")
-    try:
-        with redirect_stdout(sys.stderr):
-            return import_module(name)
-    except Exception as error:  # not installed; no CUDA_HOME, compiler or ninja; compiled for another torch
-        raise ModelError(
-            f"{package} cannot be used ({type(error).__name__}: {show(str(error), 300)}). Install it with "
-            f"pip install 'gen-torch[{package}]'; it compiles itself when it is first imported, which needs torch for "
-            "CUDA, nvcc of the same version and CUDA_HOME, the folder where nvcc's bin is."
-        ) from error
-    finally:
-        torch.set_num_threads(threads)
-        if not chosen:
-            del os.environ[_ALLOCATOR]
+    with _importing:
+        threads, chosen = torch.get_num_threads(), _ALLOCATOR in os.environ
+        os.environ.setdefault(_ALLOCATOR, "0")
+        try:
+            with redirect_stdout(sys.stderr):
+                return import_module(name)
+        except Exception as error:  # not installed; no CUDA_HOME, compiler or ninja; compiled for another torch
+            raise ModelError(
+                f"{package} cannot be used ({type(error).__name__}: {show(str(error), 300)}). Install it with "
+                f"pip install 'gen-torch[{package}]'; it compiles itself when it is first imported, which needs torch "
+                "for CUDA, nvcc of the same version and CUDA_HOME, the folder where nvcc's bin is."
+            ) from error
+        finally:
+            torch.set_num_threads(threads)
+            if not chosen:
+                del os.environ[_ALLOCATOR]
 
 
 @contextmanager

@@ -48,16 +48,6 @@ def find_step_rows(model: "TransformersModel") -> int:
     return least
 
 
-@isolated
-@torch.inference_mode()
-def unlike(model: "TransformersModel") -> str:
-    """What this machine computes in another order in another batch, with any number of rows; "" if there is nothing.
-
-    Host sync: several.
-    """
-    return _try(model)[1]
-
-
 def attention_agrees(heads: int, key_heads: int, width: int, dtype: torch.dtype) -> bool:
     """Whether torch's attention gives rows and queries the same bits beside others, and with hidden columns."""
     drawn, hidden = torch.Generator().manual_seed(0), torch.finfo(dtype).min
