@@ -311,6 +311,10 @@ class TransformersModel(Model):
             raise ModelError(f"{name} is no decoder language model; load one with AutoModelForCausalLM.")
         if any(type(one).__module__.startswith("exllamav3.") for one in self._known):
             raise ModelError(f"{name} has layers of exllamav3; load its checkpoint with gen.from_exllamav3.")
+        if any(
+            "recurrent_states" in vars(one) for one in self._known
+        ):  # the probe may find the effect small in bfloat16
+            raise ModelError(f"{name} keeps its recurrent states in modules, where the rows of a batch would mix them.")
         self._refuse_attention()
         try:
             layers = StaticCache(config=config, max_cache_len=1).layers

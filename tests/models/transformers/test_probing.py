@@ -18,7 +18,7 @@ from tests.helpers import HYBRIDS, SHAPES, byte_tokenizer, plain_greedy, tiny_mo
 from tests.models.transformers.vision_helpers import FAMILIES, tiny_processor, tiny_vision_model
 
 WRONG = ["bart", "blenderbot", "marian", "mbart", "mvp", "pegasus", "bigbird_pegasus", "plbart", "trocr", "roformer"]
-WRONG += ["camembert", "rwkv", "recurrent_gemma"]
+WRONG += ["camembert", "rwkv"]
 FAILING = ["minimax", "openai-gpt", "cpmant", "xlnet"]
 CPU = torch.device("cpu")
 NOT_IN_FLOAT64 = {  # in transformers itself
@@ -34,6 +34,13 @@ def test_models_that_would_be_run_wrongly_are_refused_with_what_differs(name: st
     )
     with pytest.raises(gen.ModelError, match=rf"gen would run \w+ForCausalLM wrongly: {found}{size}"):
         gen.from_transformers(listed_model(name), byte_tokenizer())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_states_in_modules_are_refused_in_any_dtype(dtype: torch.dtype) -> None:
+    model = listed_model("recurrent_gemma").to(dtype)
+    with pytest.raises(gen.ModelError, match="RecurrentGemmaForCausalLM keeps its recurrent states in modules"):
+        gen.from_transformers(model, byte_tokenizer())
 
 
 @pytest.mark.parametrize("name", FAILING)
