@@ -27,7 +27,6 @@ from gen.scoring.scorer import Scorer
 
 _UNBOUNDED = 2048  # the context length for a model without a limit, as in the harness's own model
 _OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
-_PENALTIES = ("repetition_penalty",)
 
 
 @register_model("gen")
@@ -185,7 +184,7 @@ class GenLM(TemplateLM):  # type: ignore[misc]
                     f"request {number} has {len(continuation)} tokens to score, and the model reads at most "
                     f"{self.max_length}."
                 )
-            kept = context[-(self.max_length + 1 - len(continuation)) :]
+            kept = context[-(self.max_length + 1 - len(continuation)) :] or [self.prefix_token_id]
             made.append(Pair(f"request {number}", tuple(kept), tuple(continuation)))
         return Scorer(self.model, max_batch_tokens=self._max_batch_tokens).run(made)
 
@@ -207,11 +206,12 @@ class _Asked:
         """
         given = dict(arguments)
         until = given.pop("until", None) or ()
-        limits = [given.pop(name, None) for name in ("max_gen_toks", "max_new_tokens", "max_tokens")]
-        limit = next((int(limit) for limit in limits if limit is not None), most)
+        names = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+        limits = [given.pop(name, None) for name in names]
+        limit = int(next((limit for limit in limits if limit is not None), most))
         draws = bool(given.pop("do_sample", given.get("temperature", 0) > 0))
         settings = {name: given.pop(name) for name in _OF_SAMPLING if name in given}
-        penalties = {name: given.pop(name) for name in _PENALTIES if name in given}
+        penalties = {"repetition_penalty": given.pop("repetition_penalty", 1.0)}
         if given:
             raise ArgumentError(
                 f"a task sets {', '.join(given)}, which gen does not know for generating, got {show(arguments)}"

@@ -248,12 +248,6 @@ def test_arguments_of_the_wrong_kind_are_refused(arguments: dict[str, Any], mess
         gen.embed(encoder, **({"texts": TEXTS} | arguments))
 
 
-def test_a_batch_size_may_be_of_any_library() -> None:
-    encoder = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
-    size: Any = torch.tensor(2)
-    torch.testing.assert_close(gen.embed(encoder, TEXTS, batch_size=size), gen.embed(encoder, TEXTS))
-
-
 def test_token_ids_are_read_as_they_are() -> None:
     hf_model, tokenizer = tiny_encoder(), encoder_tokenizer()
     model = gen.from_transformers_encoder(hf_model, tokenizer)

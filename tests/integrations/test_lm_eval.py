@@ -61,7 +61,7 @@ def tasks(folder: Path) -> TaskManager:
         "until": {
             "output_type": "generate_until",
             "doc_to_target": "{{text}}",
-            "generation_kwargs": {"until": ["."], "max_gen_toks": 12, "do_sample": False},
+            "generation_kwargs": {"until": ["."], "max_completion_tokens": 12, "do_sample": False},
             "metric_list": [{"metric": "exact_match"}],
         },
     }
@@ -129,6 +129,9 @@ def test_texts_longer_than_the_context_are_read_in_windows(tmp_path: Path) -> No
     assert found == pytest.approx(wanted, abs=1e-4)
     until = [Instance("generate_until", {}, ("a" * 100, {"until": ["\n\n"], "max_gen_toks": 4, "do_sample": False}), 0)]
     assert short.generate_until(until, disable_tqdm=True) == peer.generate_until(until, disable_tqdm=True)
+    blank = [Instance("loglikelihood", {}, pair, 0) for pair in (("  ", "ab"), ("", "  ab"))]
+    [(wanted, _)] = peer.loglikelihood(blank[1:])  # it has an assert against the first one
+    assert [found for found, _ in short.loglikelihood(blank)] == pytest.approx([wanted] * 2, abs=1e-4)
 
 
 def test_what_a_task_asks_for_and_gen_does_not_know_is_refused(model: Any) -> None:
