@@ -101,7 +101,7 @@ def _by_category() -> dict[str, list[tuple[int, int]]]:
     out: dict[str, list[tuple[int, int]]] = {}
     first = 0
     for name, run in groupby(map(unicodedata.category, _all_characters())):
-        beyond = first + sum(1 for _ in run)
+        beyond = first + len([*run])
         out.setdefault(name, []).append((first, beyond - 1))
         first = beyond
     return out
