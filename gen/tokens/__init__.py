@@ -1,1 +1,1 @@
-"""Text and token ids: tokenizers, how tokens spell, how long texts are in tokens, and how chats mark thoughts."""
+"""Text and token ids: tokenizers, how tokens spell, and how chats mark thoughts."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from gen.arguments import check_text, read_token_ids, read_whole
 from gen.errors import ArgumentError
 from gen.runtime.forking import new_lock
-from gen.tokens.lengths import least_tokens
 from gen.tokens.spelling import spelled_tokens
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ Message = Mapping[str, object]
 
 _OF_CHATS = frozenset({"chat_template", "add_generation_prompt", "continue_final_message"})  # transformers uses these
 _OF_TEMPLATES = frozenset({"tools", "documents"})  # the templates use these
+_CHARACTERS = 8  # of a token: more than those of a text have on average
+_AT_A_CUT = 64  # tokens that the end of a text's beginning may have more than the same characters in the whole text
 _UNFINISHED = "\ufffd"  # how tokenizers decode bytes that are not yet a character
 
 
@@ -51,7 +52,6 @@ class Tokenizer:
         if backend is not None:  # as transformers does it in each call; from then on, calls do not change the settings
             backend.no_truncation()
             backend.no_padding()
-        self._longest = 0, 0  # how many tokens there were, and how many characters the longest was written with
         self.vocab_size = 1 + max(tokenizer.get_vocab().values(), default=-1)
         self.added_ids = frozenset(tokenizer.get_added_vocab().values())
         self.bos_token_id: int | None = tokenizer.bos_token_id
@@ -75,18 +75,11 @@ class Tokenizer:
         return self._encode(text, add_special_tokens=False)
 
     def least_tokens(self, text: str, above: int) -> int:
-        """How many tokens a text has at least, without encoding it; 0 if it may have no more than `above`.
-
-        It takes 0.1 s for ten million characters, and nothing for texts that may be short enough.
+        """How many tokens a text has at least, of which only the beginning is encoded; 0 if it may have no more than
+        `above`, as all texts of at most eight times as many characters.
         """
-        backend = self._backend("__call__", "_encode_plus")
-        if backend is None or len(text) <= above:
-            return 0
-        size = backend.get_vocab_size()
-        if self._longest[0] != size:
-            self._longest = size, max(map(len, backend.get_vocab()), default=1)
-        longest = self._longest[1]
-        least = least_tokens(backend, longest, text) if len(text) > above * longest else 0
+        most = above * _CHARACTERS
+        least = len(self.encode_plain(text[:most])) - _AT_A_CUT if len(text) > most else 0
         return least if least > above else 0
 
     def chat_text(self, messages: Sequence[Message], template_kwargs: Mapping[str, object] | None = None) -> str:

@@ -11,9 +11,9 @@ from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 import gen
-from gen.errors import ArgumentError
+from gen.errors import ArgumentError, ContextError
 from gen.tokens.tokenizers import ByteDetokenizer, Detokenizer, Tokenizer
-from tests.helpers import BOS, EOS, OTHER_EOS, byte_tokenizer, spaced_tokenizer
+from tests.helpers import BOS, EOS, OTHER_EOS, byte_tokenizer, encoder_tokenizer, spaced_tokenizer
 
 ALPHABET = "aZ 9\n.éßжλ中文字に안녕🙂👩‍👩‍👧‍👦🇳🇴\u0301\u200d"
 
@@ -189,3 +189,48 @@ def test_a_tokenizer_decodes_with_its_own_code() -> None:
             return str(super().decode(*given, **how)).upper()
 
     assert Tokenizer(Loud(tokenizer_object=byte_tokenizer().backend_tokenizer)).decode(b"ab") == "AB"
+
+
+@pytest.mark.parametrize("make", [byte_tokenizer, spaced_tokenizer, encoder_tokenizer])
+def test_no_text_has_fewer_tokens_than_its_beginning_tells(make: Any) -> None:
+    tokenizer, rng, told = Tokenizer(make()), random.Random(1), 0
+    for _ in range(200):
+        text, above = random_text(rng, rng.randrange(4000)) + "the cat " * rng.randrange(300), rng.randrange(300)
+        count, least = len(tokenizer.encode_plain(text)), tokenizer.least_tokens(text, above)
+        assert least <= count and (least == 0 or least > above)
+        told += least > 0
+    assert told > 50
+
+
+def test_a_prompt_that_cannot_fit_is_refused_by_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    demo: Any = gen.load("demo", device="cpu")
+    encode, longest, most = Tokenizer._encode, [0], demo.context_length
+
+    def noted(self: Tokenizer, text: str, **options: Any) -> list[int]:
+        longest[0] = max(longest[0], len(text))
+        return encode(self, text, **options)
+
+    monkeypatch.setattr(Tokenizer, "_encode", noted)
+    huge = "word " * 100_000
+    with gen.Engine(demo, rows=1) as engine:
+        for ask in (
+            lambda: gen.generate(demo, huge),
+            lambda: gen.generate(demo, huge, chat=True),
+            lambda: gen.generate(demo, [{"role": "user", "content": huge}]),
+            lambda: engine.submit(huge),
+            lambda: engine.submit_all(["a", huge]),
+            lambda: next(gen.stream(demo, huge)),
+        ):
+            with pytest.raises(ContextError, match=r"at least \d+ tokens; the model's context of 1024"):
+                ask()
+    [_, error] = gen.generate(demo, ["a", huge], max_new_tokens=1, errors="return")
+    assert isinstance(error, ContextError) and longest[0] == 8 * most
+    # what may fit is encoded whole: a prompt of few tokens, and one whose end is kept
+    assert gen.generate(demo, huge, max_new_tokens=4, truncate="left", seed=1) == gen.generate(
+        demo,
+        [demo.tokenizer.bos_token_id, *demo.tokenizer.encode_plain(huge)[4 + 1 - most :]],
+        max_new_tokens=4,
+        seed=1,
+    )
+    with pytest.raises(ContextError, match=r"prompt 0 has \d+ tokens"):
+        gen.generate(demo, " " * 100_000)
