@@ -23,15 +23,6 @@ SAMPLERS: dict[str, Any] = {
 }
 
 
-def logits_are_those_of(plain: Plain, model: Any, bound: float = NEAR) -> None:
-    prompts, new = ids("The quick brown fox jumps over", "one"), ids("the lazy", "and five")
-    found = logits_of(model, prompts, new)
-    for row, (prompt, tokens) in enumerate(zip(prompts, new, strict=True)):
-        expected = plain.logits(prompt, tokens)
-        assert (found[row] - expected).abs().max() < bound
-        assert expected.std() > 10 * NEAR, "the logits hardly vary"
-
-
 def factors_are_chosen_by_the_context(load: Callable[..., Any], folder: Path, oracle: Plain, bound: str) -> None:
     """A model with 40 tokens takes short factors, with 200 long ones; `bound` is the name of that argument."""
     prompts, new = ids("The quick brown fox", "one"), ids("the lazy", "and five")

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 import gen
 from gen import cli
@@ -25,13 +24,6 @@ pytestmark = pytest.mark.usefixtures("gpus", "short_examinations")
 
 def load(folder: Path, **options: Any) -> Exllamav2Model:
     return gen.from_exllamav2(folder, **({} if "gpu_split" in options else {"device": "cuda:1"}) | options)
-
-
-@pytest.mark.parametrize(
-    "shape", ["llama", "tied llama", "qwen2", "qwen3", "gemma2", "mistral", "theta", "linear", "llama3"]
-)
-def test_logits_are_those_of_transformers(shape: str, folders: Callable[[str], Path]) -> None:
-    checks.logits_are_those_of(plain_of(folders(shape)), load(folders(shape)))
 
 
 def test_short_factors_or_long_ones_are_chosen_once_by_the_context(tmp_path: Path) -> None:
@@ -53,28 +45,21 @@ def test_a_text_is_the_same_alone_in_a_batch_and_streamed(sampler: str, llama: P
     checks.texts_are_the_same_alone_and_streamed(load(llama), sampler)
 
 
-@pytest.mark.parametrize("shape", ["llama", "gemma2"])
-def test_a_padded_row_is_the_row_alone_bit_for_bit(shape: str, folders: Callable[[str], Path]) -> None:
-    needs_float16_products_that_agree()
-    model = load(folders(shape))
-    prompts, new = ids("The quick brown fox", "one", "hello"), ids("ab", "cd", "ef")
-    together = logits_of(model, prompts, new)
-    for row in range(3):
-        assert torch.equal(logits_of(model, prompts[row : row + 1], new[row : row + 1])[0], together[row])
-
-
-@pytest.mark.parametrize("cache", ["q8", "q6", "q4"])
-def test_a_padded_row_is_the_row_alone_where_a_token_is_quantised_by_itself(
-    cache: str, folders: Callable[[str], Path]
+@pytest.mark.parametrize(
+    ("shape", "cache", "near"),
+    [("llama", "fp16", 0), ("gemma2", "fp16", 0), *(("wide", cache, NEAR / 10) for cache in ("q8", "q6", "q4"))],
+)
+def test_a_padded_row_is_the_row_alone_also_where_a_token_is_quantised_by_itself(
+    shape: str, cache: str, near: float, folders: Callable[[str], Path]
 ) -> None:
-    """A token's keys are whole blocks of 512 numbers; only float16's rounding of sums of other lengths differs."""
+    """Its quantised keys are whole blocks of 512 numbers; only float16's rounding of sums of other lengths differs."""
     needs_float16_products_that_agree()
-    model = load(folders("wide"), cache=cache)
+    model = load(folders(shape), cache=cache)
     prompts, new = ids("The quick brown fox", "one", "hello"), ids("ab", "cd", "ef")
     together = logits_of(model, prompts, new)
     for row in range(3):
         alone = logits_of(model, prompts[row : row + 1], new[row : row + 1])[0]
-        assert (alone - together[row]).abs().max() < NEAR / 10
+        assert (alone - together[row]).abs().max() <= near
 
 
 @pytest.mark.parametrize("cache", ["q8", "q6", "q4"])
@@ -121,13 +106,6 @@ def test_rows_grow_as_tokens_come_and_keep_what_they_have(cache: str, llama: Pat
     model, prompts, new = load(llama, cache=cache), ids("The quick brown fox", "a"), ids("x" * 14, "y" * 14)
     grown = logits_of(model, prompts, new, model.new_rows(2, 27))
     assert torch.equal(grown, logits_of(model, prompts, new, model.new_rows(2, 128)))
-
-
-@pytest.mark.parametrize("cache", ["q8", "q6", "q4"])
-def test_texts_over_a_quantised_cache_come_close(cache: str, llama: Path) -> None:
-    prompts, new = ids("The quick brown fox", "one"), ids("abcd", "efgh")
-    exact, found = logits_of(load(llama), prompts, new), logits_of(load(llama, cache=cache), prompts, new)
-    assert 0 < (found - exact).square().mean().sqrt() < exact.std() / 2
 
 
 def test_long_prompts_are_read_in_pieces(llama: Path) -> None:
@@ -286,25 +264,6 @@ def test_all_tokens_that_end_a_text_and_the_recommended_sampler_are_those_of_the
     assert model.recommended_sampler == gen.samplers.multinomial(temperature=0.5, top_k=7)
     (tmp_path / "generation_config.json").unlink()
     assert load(tmp_path).eos_token_ids == (257, 258)
-
-
-def test_a_lora_goes_where_the_weights_are(llama: Path, tmp_path: Path) -> None:
-    generator = torch.Generator().manual_seed(1)
-    a, b = (torch.randn(shape, generator=generator).half() * 0.2 for shape in ((4, 128), (128, 4)))
-    key = "model.layers.1.self_attn.q_proj"
-    (tmp_path / "lora").mkdir()
-    names = {f"base_model.model.{key}.lora_{which}.weight": tensor for which, tensor in (("A", a), ("B", b))}
-    save_file(names, tmp_path / "lora" / "adapter_model.safetensors")
-    (tmp_path / "lora" / "adapter_config.json").write_text(json.dumps({"r": 4, "lora_alpha": 8}))
-    merged = tmp_path / "merged"
-    save(merged)
-    weights = load_file(merged / "model.safetensors")
-    weights[f"{key}.weight"] += 2 * (b.float() @ a.float()).half()
-    save_file(weights, merged / "model.safetensors", metadata={"format": "pt"})
-    prompts, new = ids("The quick brown fox"), ids("jump")
-    found = logits_of(load(llama, lora=tmp_path / "lora"), prompts, new)[0]
-    assert (found - Plain(merged).logits(prompts[0], new[0])).abs().max() < NEAR
-    assert (found - plain_of(llama).logits(prompts[0], new[0])).abs().max() > 5 * NEAR
 
 
 @pytest.mark.parametrize("pattern", [{"rank_pattern": {"q_proj": 8}}, {"alpha_pattern": {"q_proj": 1}}])

@@ -1,4 +1,4 @@
-"""exllamav3 on virtual GPUs, its own engine and through transformers: its Python code with a stub of its kernels."""
+"""exllamav3 on virtual GPUs: its own Python code with a stub of its kernels, compared with transformers in float16."""
 
 import gc
 import sys
@@ -55,20 +55,10 @@ def split(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Exllamav3Model:
     return model
 
 
-def kinds(exl3: Path) -> dict[str, Callable[[], Any]]:
-    """The ways in which one model is run."""
-    return {
-        "float16": lambda: load(exl3 / "plain"),
-        "exl3": lambda: load(exl3 / "exl3"),
-        "by gen.load": lambda: gen.load(exl3 / "exl3", device="cuda:1"),
-    }
-
-
-@pytest.mark.parametrize(
-    "shape", ["llama", "tied llama", "qwen2", "qwen3", "gemma2", "mistral", "theta", "linear", "llama3", "yarn"]
-)
-def test_logits_are_those_of_transformers(shape: str, folders: Folders) -> None:
-    checks.logits_are_those_of(plain_of(folders(shape)), load(folders(shape)))
+def of_kind(kind: str, exl3: Path) -> Exllamav3Model:
+    """A kind of weights, or a kind of cache."""
+    folder = exl3 / ("exl3" if kind == "exl3" else "plain")
+    return load(folder, **({"cache_bits": 4} if kind == "4 bits" else {}))
 
 
 def test_short_factors_or_long_ones_are_chosen_once_by_the_context(tmp_path: Path) -> None:
@@ -76,11 +66,11 @@ def test_short_factors_or_long_ones_are_chosen_once_by_the_context(tmp_path: Pat
     checks.factors_are_chosen_by_the_context(load, tmp_path, Plain(tmp_path), "context_length")
 
 
-@pytest.mark.parametrize("kind", ["float16", "exl3", "by gen.load"])
+@pytest.mark.parametrize("kind", ["float16", "exl3"])
 def test_logits_of_exl3_weights_are_those_of_the_same_weights_in_float16(kind: str, exl3: Path) -> None:
     exllamav3_ext.CALLS.clear()
     prompts, new = ids("The quick brown fox jumps over the lazy dog. " * 4, "one"), ids("abcd", "efgh")
-    found = logits_of(kinds(exl3)[kind](), prompts, new)
+    found = logits_of(of_kind(kind, exl3), prompts, new)
     assert ("exl3_gemm" in exllamav3_ext.CALLS) == ("reconstruct" in exllamav3_ext.CALLS) == (kind != "float16")
     plain = plain_of(exl3 / "plain")
     for row in range(2):
@@ -91,31 +81,41 @@ def test_logits_of_exl3_weights_are_those_of_the_same_weights_in_float16(kind: s
     ("kind", "sampler"),
     [
         *(("float16", sampler) for sampler in SAMPLERS),
-        *((kind, sampler) for kind in ("exl3", "by gen.load") for sampler in ("greedy", "multinomial")),
+        *(("exl3", sampler) for sampler in ("greedy", "multinomial")),
+        *(("4 bits", sampler) for sampler in ("multinomial", "beams")),
     ],
 )
 def test_texts_are_those_of_transformers_and_the_same_alone_and_streamed(kind: str, sampler: str, exl3: Path) -> None:
-    model = kinds(exl3)[kind]()
+    model = of_kind(kind, exl3)
     made = generated(model, PROMPTS, SAMPLERS[sampler])
     if sampler == "greedy":
         plain = plain_of(exl3 / "plain")
         for prompt, one in zip(PROMPTS, made, strict=True):
             plain.check_greedy(prompt, one.token_ids)
-    if kind != "by gen.load":  # there batches are padded, in float16 too
-        assert [tokens_of(generated(model, prompt, SAMPLERS[sampler])) for prompt in PROMPTS] == tokens_of(made)
+    assert [tokens_of(generated(model, prompt, SAMPLERS[sampler])) for prompt in PROMPTS] == tokens_of(made)
     if sampler == "multinomial":
         checks.is_streamed(model, sampler)
+    assert model.free_pages == 32
 
 
 @pytest.mark.parametrize(
-    ("ancestors", "spread"),
-    [([2, 2, 0], False), ([1, 0], False), ([2, 0, 1, 1, 2], False), ([2, 0, 1, 1, 2], True)],
+    ("ancestors", "how"),
+    [
+        *((ancestors, {}) for ancestors in ([2, 2, 0], [1, 0], [2, 0, 1, 1, 2])),
+        *((ancestors, {"cache_bits": 5}) for ancestors in ([2, 2, 0], [2, 0, 1, 1, 2])),
+        ([2, 0, 1, 1, 2], "split"),
+    ],
+    ids=str,
 )
+@torch.inference_mode()
 def test_reordered_rows_go_on_as_rows_that_read_the_reordered_prompts(
-    ancestors: list[int], spread: bool, folders: Folders, monkeypatch: pytest.MonkeyPatch
+    ancestors: list[int], how: Any, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = split(folders("llama"), monkeypatch) if spread else load(folders("llama"))
-    checks.reordered_rows_go_on(model, ancestors, 300)
+    model = split(folders("llama"), monkeypatch) if how == "split" else load(folders("llama"), **how)
+    rows = checks.reordered_rows_go_on(model, ancestors, 300)
+    rows.copy(0, slice(1, 5), 32)
+    same = rows.step(torch.full((5, 1), 70, device=GPU1), 32)
+    assert torch.equal(same, same[:1].expand_as(same))
 
 
 @torch.inference_mode()
@@ -202,7 +202,8 @@ def test_an_engine_gives_its_pages_back_when_nothing_runs(folders: Folders) -> N
 
 CASES = [
     *((sampler, "exl3", PROMPTS) for sampler in ("greedy", "multinomial", "beams")),
-    *(("multinomial", "float16", PROMPTS), ("beams", "by gen.load", PROMPTS), ("beams", "split", PROMPTS)),
+    *(("multinomial", "float16", PROMPTS), ("beams", "split", PROMPTS)),
+    *((sampler, "4 bits", PROMPTS) for sampler in ("multinomial", "beams")),
     *(("greedy", kind, PROMPTS[:1]) for kind in ("exl3", "split")),
 ]
 
@@ -211,7 +212,7 @@ CASES = [
 def test_the_host_waits_for_no_token(
     sampler: str, kind: str, prompts: list[str], exl3: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = split(exl3 / "plain", monkeypatch) if kind == "split" else kinds(exl3)[kind]()
+    model = split(exl3 / "plain", monkeypatch) if kind == "split" else of_kind(kind, exl3)
     checks.no_token_is_waited_for(model, sampler, prompts, 2)
 
 
@@ -227,29 +228,6 @@ def test_everything_is_on_the_device_that_was_asked_for(exl3: Path, monkeypatch:
     assert split(exl3 / "exl3", monkeypatch).placement.devices == (GPU0, GPU1)
 
 
-@pytest.mark.parametrize("ancestors", [[2, 2, 0], [2, 0, 1, 1, 2]])
-@torch.inference_mode()
-def test_reordered_rows_of_a_quantised_cache_go_on_as_rows_that_read_the_reordered_prompts(
-    ancestors: list[int], folders: Folders
-) -> None:
-    rows = checks.reordered_rows_go_on(load(folders("llama"), cache_bits=5), ancestors, 300)
-    rows.copy(0, slice(1, 5), 32)
-    same = rows.step(torch.full((5, 1), 70, device=GPU1), 32)
-    assert torch.equal(same, same[:1].expand_as(same))
-
-
-@pytest.mark.parametrize("sampler", ["multinomial", "beams"])
-def test_texts_over_a_quantised_cache_are_the_same_alone_and_no_token_is_waited_for(
-    sampler: str, folders: Folders
-) -> None:
-    model = load(folders("llama"), cache_bits=4)
-    made = tokens_of(generated(model, PROMPTS, SAMPLERS[sampler]))
-    assert [tokens_of(generated(model, prompt, SAMPLERS[sampler])) for prompt in PROMPTS] == made
-    short, long = checks.syncs(model, sampler, PROMPTS, 2, 4)
-    assert short == long
-    assert model.free_pages == 32
-
-
 def test_gemma_2_reads_beyond_its_window_where_exllamav3_knows_it(folders: Folders, tmp_path: Path) -> None:
     """exllamav3 asks config.json for sliding_window_size, which not all checkpoints have."""
     assert load(folders("gemma2")).context_length == 40
@@ -262,16 +240,12 @@ def test_gemma_2_reads_beyond_its_window_where_exllamav3_knows_it(folders: Folde
         assert (found[row] - plain.logits(prompts[row], new[row])).abs().max() < NEAR
 
 
-@pytest.mark.parametrize("kind", ["exl3", "by gen.load"])
-def test_threads_share_a_model(kind: str, exl3: Path) -> None:
-    checks.threads_share(kinds(exl3)[kind]())
+def test_threads_share_a_model(exl3: Path) -> None:
+    checks.threads_share(load(exl3 / "exl3"))
 
 
-@pytest.mark.parametrize("kind", ["exl3", "by gen.load"])
-def test_each_forward_takes_a_turn_since_buffers_are_shared(
-    kind: str, exl3: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = kinds(exl3)[kind]()
+def test_each_forward_takes_a_turn_since_buffers_are_shared(exl3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load(exl3 / "exl3")
     real, seen = exllamav3_ext.BC_LinearEXL3.run_alloc, []
 
     def run(self: Any, *arguments: Any) -> Any:
@@ -288,27 +262,17 @@ def test_each_forward_takes_a_turn_since_buffers_are_shared(
     assert len(set(seen)) == 1
 
 
-@pytest.mark.parametrize("kind", ["exl3", "by gen.load"])
-def test_steps_are_not_recorded_since_a_recording_takes_no_turn(kind: str, exl3: Path) -> None:
-    model = kinds(exl3)[kind]()
-    seen: list[Any] = []
-    real = model.new_rows
-
-    def new_rows(*arguments: int) -> Any:
-        seen.append(real(*arguments))
-        return seen[-1]
-
-    model.new_rows = new_rows
-    forwards = count()
-    turn = model.turn
-    model.turn = lambda: next(forwards) is not None and turn()
+def test_steps_are_not_recorded_since_a_recording_takes_no_turn(exl3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load(exl3 / "exl3")
+    forwards, turn = count(), model.turn
+    monkeypatch.setattr(model, "turn", lambda: next(forwards) is not None and turn())
     generated(model, "Ada", SAMPLERS["greedy"], 16)  # enough steps for a capture to be worth it
     assert next(forwards) == 16
 
 
 def test_the_doctor_finds_nothing_or_names_what_is_misplaced(exl3: Path) -> None:
-    for kind in kinds(exl3).values():
-        diagnosis = examine(kind())
+    for folder in ("plain", "exl3"):
+        diagnosis = examine(load(exl3 / folder))
         assert (diagnosis.problems, diagnosis.notes) == ([], [])
     model = load(exl3 / "plain")
     norm = model.exl3_model.find_module("model.norm")
@@ -365,7 +329,9 @@ def test_gen_load_refuses_exl3_weights_on_the_cpu_and_those_that_the_config_does
     with pytest.raises(gen.ModelError, match=r"EXL3 checkpoint as its config.json does not say: load it with gen"):
         gen.load(tmp_path / "unnamed", device="cuda:1")
     assert isinstance(load(tmp_path / "unnamed"), Exllamav3Model)
-    assert isinstance(gen.load(exl3 / "exl3", device="cuda:1", context_length=40), Exllamav3Model)
+    loaded: Any = gen.load(exl3 / "exl3", device="cuda:1", context_length=40)
+    assert isinstance(loaded, Exllamav3Model) and loaded.context_length == 40
+    assert loaded.placement.devices == (GPU1,)
     options: list[Any] = [{"dtype": "bfloat16"}, {"trust_remote_code": True}]
     for option in options:
         with pytest.raises(gen.ArgumentError, match="is an EXL3 checkpoint, which exllamav3 runs by itself: leave"):

@@ -23,7 +23,7 @@ from gen.models.exllama.exllamav2_model import CACHES
 from gen.models.exllama.shared import import_exllama
 from tests.models.exllama import exllamav3_ext
 from tests.models.exllama.checkpoints import save, save_exl3
-from tests.models.exllama.exl2 import random_exl2, save_exl2
+from tests.models.exllama.exl2 import BITS, random_exl2
 from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, plain_of, tokens_of
 from tests.models.exllama.packages import exllamav2_stub, two_gpus
 from tests.models.exllama.stub_cases import CASES, NONE, Case
@@ -32,6 +32,7 @@ from virtual_gpus import no_host_sync
 PROMPTS = ["Ada", "hello there, world"]
 LOADERS: dict[str, Callable[..., Any]] = {"exllamav2": gen.from_exllamav2, "exllamav3": gen.from_exllamav3}
 SOURCES = {"exllamav2": ("exllamav2_ext", "ext_bindings.cpp"), "exllamav3": ("exllamav3_ext", "bindings.cpp")}
+SHAPES = ["llama", "tied llama", "qwen2", "qwen3", "gemma2", "mistral", "theta", "linear", "llama3"]
 REAL = pytest.param("real", marks=pytest.mark.gpu)
 
 
@@ -60,14 +61,6 @@ def extension(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
         if request.param == "virtual":
             stack.enter_context(two_gpus())
         yield stub if request.param == "virtual" else compiled
-
-
-@pytest.fixture(scope="session")
-def exl2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("exl2")
-    save(folder / "plain")
-    save_exl2(folder / "exl2", folder / "plain")
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -125,8 +118,9 @@ def test_the_extension_is_built(name: str) -> None:
     assert hasattr(compiled(name), "rms_norm")
 
 
-@pytest.mark.parametrize("shape", ["llama", "tied llama", "qwen2", "qwen3", "gemma2"])
-@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize(
+    ("name", "shape"), [*((name, shape) for name in LOADERS for shape in SHAPES), ("exllamav3", "yarn")]
+)
 def test_logits_of_weights_in_float16_are_those_of_transformers(
     name: str, shape: str, extension: Callable[[str], Any], folders: Callable[[str], Path]
 ) -> None:
@@ -137,7 +131,7 @@ def test_logits_of_weights_in_float16_are_those_of_transformers(
 @torch.inference_mode()
 def test_the_dequantiser_gives_what_exl2_weights_were_made_from(extension: Callable[[str], Any]) -> None:
     ext, ext_module = extension("exllamav2"), import_exllama("exllamav2.ext")
-    for bits in (*((size,) for size in (8, 6, 5, 4, 3, 2)), (8, 6, 5, 4, 3, 2)):
+    for bits in (*((size,) for size in BITS), BITS, (5, 3)):
         tensors, values = random_exl2(512, 256, torch.Generator().manual_seed(1), bits=bits)
         tensors = {key: tensor.to("cuda:0") for key, tensor in tensors.items()}
         tensors["q_perm"] = torch.argsort(tensors["q_invperm"]).to(torch.int)
@@ -147,12 +141,17 @@ def test_the_dequantiser_gives_what_exl2_weights_were_made_from(extension: Calla
         assert torch.allclose(found.T.cpu(), values, rtol=2e-3, atol=1e-6), bits
 
 
-@pytest.mark.parametrize("options", [{}, {"cache": "q8"}], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "options", "near"),
+    [("llama", {}, 2 * NEAR), ("qwen3", {}, 2 * NEAR), ("llama", {"cache": "q8"}, 4 * NEAR)],
+    ids=str,
+)
 def test_logits_of_exl2_weights_are_those_of_their_values_in_float16(
-    options: dict[str, Any], exl2: Path, extension: Callable[[str], Any]
+    shape: str, options: dict[str, Any], near: float, exl2: Callable[[str], Path], extension: Callable[[str], Any]
 ) -> None:
     extension("exllamav2")
-    compare(gen.from_exllamav2(exl2 / "exl2", device=0, **options), plain_of(exl2 / "plain"), near=4 * NEAR)
+    folder = exl2(shape)
+    compare(gen.from_exllamav2(folder / "exl2", device=0, **options), plain_of(folder / "plain"), near)
 
 
 @pytest.fixture(scope="session")
@@ -189,9 +188,8 @@ def exl3(
     return folder
 
 
-@pytest.mark.parametrize("native", [True, False], ids=["native", "by gen.load"])
 def test_logits_of_converted_weights_are_those_of_what_the_package_dequantises(
-    native: bool, exl3: Callable[[], Path], wide: Path
+    exl3: Callable[[], Path], wide: Path
 ) -> None:
     model, plain = gen.from_exllamav3(exl3(), device=0), Plain(wide)
     quantised = [module for module in model.exl3_model if hasattr(getattr(module, "inner", None), "trellis")]
@@ -201,7 +199,7 @@ def test_logits_of_converted_weights_are_those_of_what_the_package_dequantises(
         own = plain.model.get_submodule(module.key).weight.data
         assert (weight.float() - own.float()).square().mean().sqrt() < 0.1 * own.float().std()  # for 6 bits and more
         own.copy_(weight)
-    compare(model if native else gen.load(exl3(), device=0), plain, near=2 * NEAR)
+    compare(model, plain, near=2 * NEAR)
 
 
 @pytest.mark.parametrize("cache", [cache for cache in CACHES if cache != "fp16"])
@@ -223,21 +221,24 @@ def test_the_fewer_bits_the_cache_of_exllamav3_has_the_further_are_its_logits(
     assert 0 < distances[0] < 0.05
 
 
-KINDS = ["exllamav2", "exllamav2 with EXL2", "exllamav3", "exllamav3 with EXL3", "EXL3 by gen.load"]
+KINDS = ["exllamav2", "exllamav2 with EXL2", "exllamav3", "exllamav3 with EXL3"]
 
 
 @pytest.fixture(params=KINDS)
 def load(
-    request: pytest.FixtureRequest, extension: Callable[[str], Any], llama: Path, exl2: Path, exl3: Callable[[], Path]
+    request: pytest.FixtureRequest,
+    extension: Callable[[str], Any],
+    llama: Path,
+    exl2: Callable[[str], Path],
+    exl3: Callable[[], Path],
 ) -> Callable[[int], Any]:
     """Loads a kind of model onto a GPU."""
-    extension(request.param[:9] if request.param.startswith("exllama") else "exllamav3")
+    extension(request.param[:9])
     ways: dict[str, Callable[[int], Any]] = {
         "exllamav2": lambda device: gen.from_exllamav2(llama, device=device),
-        "exllamav2 with EXL2": lambda device: gen.from_exllamav2(exl2 / "exl2", device=device),
+        "exllamav2 with EXL2": lambda device: gen.from_exllamav2(exl2("llama") / "exl2", device=device),
         "exllamav3": lambda device: gen.from_exllamav3(llama, device=device),
         "exllamav3 with EXL3": lambda device: gen.from_exllamav3(exl3(), device=device),
-        "EXL3 by gen.load": lambda device: gen.load(exl3(), device=device),
     }
     return ways[request.param]
 
