@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gen.errors import ArgumentError, ModelError, show
-from gen.offline.executors.loop import Executor, Workers
+from gen.offline.executors.loop import Workers
 from gen.offline.executors.processes import Answer, Processes
 from gen.offline.executors.progress import Progress, say
 from gen.offline.executors.schedule import Schedule, Task
@@ -56,7 +56,7 @@ class Driver:
     names: Sequence[str]
     folder: Path
     settings: Mapping[str, Any]
-    executor: Executor
+    executor: Processes
     batch_size: int | None
     part_rows: int | None
     progress: bool
@@ -127,7 +127,7 @@ class Driver:
                     "same, or another folder."
                 )
         facts = {"versions": versions(), "sources": sources_of(self.settings["output_type"])}
-        if isinstance(self.executor, Processes):  # a cluster may have another model of this name
+        if self.executor.one_machine:  # a cluster may have another model of this name
             with suppress(ModelError):  # a job that is done does not need it
                 facts["fingerprint"] = fingerprint(self.settings["model"])
         if (problem := difference(manifest, facts)) is not None:

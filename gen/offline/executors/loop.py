@@ -3,38 +3,15 @@
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import RLock, Thread
-from typing import Any, Protocol
+from typing import Any
 
 from gen.errors import GenError
-from gen.offline.executors.processes import Answer, Worker, WorkerDied
+from gen.offline.executors.processes import Answer, Processes, Worker, WorkerDied
 from gen.offline.executors.progress import say
 from gen.offline.executors.schedule import Schedule, Slot
 
 _LOOK = 0.5  # seconds until Ctrl-C, or an error, is noticed at the latest
 _TRIES = 3  # on a device before another one is tried
-
-
-class Executor(Protocol):
-    """Where workers are.
-
-    Attributes:
-        devices: that the user has named.
-        threads: how many threads of torch each worker on a CPU has, if a job begins now.
-    """
-
-    devices: list[str]
-
-    @property
-    def threads(self) -> int: ...
-
-    def slots(self) -> list[str]:
-        """A name for each worker that may run at once; none if the first worker tells its machine's devices."""
-
-    def worker(self, slot: str | None) -> tuple[Worker, str | None]:
-        """A new worker, and the device on which it loads the model; None for the first one of its machine."""
-
-    def close(self) -> None:
-        """Leave the cluster, if there is one."""
 
 
 class Workers:
@@ -47,7 +24,7 @@ class Workers:
         slots: where workers run, once `check` has found them.
     """
 
-    def __init__(self, executor: Executor, settings: Mapping[str, Any], threads: int) -> None:
+    def __init__(self, executor: Processes, settings: Mapping[str, Any], threads: int) -> None:
         self._executor, self._settings, self._threads = executor, settings, threads
         self.slots: list[Slot] = []
         self._workers: dict[int, Worker] = {}

@@ -37,30 +37,38 @@ class Worker(Protocol):
 
 
 class Processes:
-    """See `gen.offline.executors.loop.Executor`: a process of this machine for each device.
+    """Where workers are: each is a process of this machine, unless a subclass says otherwise.
 
     Args:
         devices: their names; None for every CUDA device, or else the CPU.
+
+    Attributes:
+        devices: that the user has named.
+        one_machine: whether all workers are on the driver's.
     """
+
+    one_machine = True
 
     def __init__(self, devices: Sequence[str] | None) -> None:
         self.devices = list(devices or ())
 
     @property
     def threads(self) -> int:
-        """See `Executor`: what cores and quota allow is shared."""
+        """How many threads of torch each worker on a CPU has, if a job begins now: its share of cores and quota."""
         given = os.environ.get("OMP_NUM_THREADS", "")
         sharing = max(1, self.devices.count("cpu"))
         return int(given) if given.isdecimal() and int(given) else max(1, cpu_threads.usable() // sharing)
 
     def slots(self) -> list[str]:
+        """A name for each worker that may run at once; none if the first worker tells its machine's devices."""
         return self.devices
 
     def worker(self, slot: str | None) -> tuple[Worker, str | None]:
+        """A new worker, and the device on which it loads the model; None for the first one of its machine."""
         return WorkerProcess(), slot
 
     def close(self) -> None:
-        """See `Executor.close`: there is none."""
+        """Leave the cluster, if there is one."""
 
 
 class WorkerProcess:

@@ -6,21 +6,22 @@ import sys
 from typing import Any
 
 from gen.errors import ArgumentError
-from gen.offline.executors.processes import ENVIRONMENT, Answer, Worker, WorkerDied, read_answer
+from gen.offline.executors.processes import ENVIRONMENT, Answer, Processes, Worker, WorkerDied, read_answer
 
 logger = logging.getLogger("gen")
 
 _NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
 
 
-class RayActors:
-    """See `gen.offline.executors.loop.Executor`.
+class RayActors(Processes):
+    """Workers in actors.
 
     Args:
         address: of the cluster, as "ray://host:10001" or "auto"; None starts one on this machine, if there is none.
     """
 
     threads = 1  # an actor has one CPU of Ray's
+    one_machine = False
 
     def __init__(self, address: str | None) -> None:
         try:
@@ -29,7 +30,7 @@ class RayActors:
             raise ArgumentError(
                 f"the executor ray needs Ray ({error}); install it with pip install 'gen-torch[ray]'."
             ) from error
-        self.devices: list[str] = []
+        super().__init__(None)
         self._ray, self._address = ray, address
         # Ray begins a process with an environment of its own by a line of shell in which Python's path is not quoted
         self._settings = {} if " " in sys.executable else {"runtime_env": {"env_vars": ENVIRONMENT}}
@@ -42,20 +43,20 @@ class RayActors:
         self._connected = False
 
     def slots(self) -> list[str]:
-        """See `Executor.slots`: as many as the cluster has room for now."""
+        """As many as the cluster has room for now."""
         self._connect()
         has = self._ray.cluster_resources()
         most = min(int(has.get(_NAMES[name], 0) / count) for name, count in self._needs().items())
         return [f"ray:{number}" for number in range(max(1, most))]
 
     def worker(self, slot: str | None) -> tuple[Worker, str | None]:
-        """See `Executor.worker`: the actor begins where and when Ray has room for it."""
+        """The actor begins where and when Ray has room for it."""
         needs = self._needs()
         actor = self._ray.remote(max_restarts=0, **self._settings, **needs)(Actor).remote()
         return RayWorker(self._ray, actor), "cuda:0" if "num_gpus" in needs else "cpu"  # the only GPU that it sees
 
     def close(self) -> None:
-        """See `Executor.close`; a connection from before stays open."""
+        """A connection from before stays open."""
         if self._connected:
             self._ray.shutdown()
 
