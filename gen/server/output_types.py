@@ -36,12 +36,8 @@ def type_of_format(given: Mapping[str, Any] | None, field: str, most_kb: float) 
     raise refused(f"{field}: the types are text, json_object and json_schema, got {show(kind)}", field)
 
 
-def type_of_structure(given: Mapping[str, Any] | None, most_kb: float) -> Any:
-    """The output type of vLLM's structured_outputs, which has one of regex, choice, grammar, json and json_object; None
-    for a text.
-    """
-    if given is None:
-        return None
+def type_of_structure(given: Mapping[str, Any], most_kb: float) -> Any:
+    """The output type of vLLM's structured_outputs, which has one of regex, choice, grammar, json and json_object."""
     field = "structured_outputs"
     asked = {name: value for name, value in given.items() if value not in (None, False)}
     [(name, value)] = asked.items() if len(asked) == 1 else [("", None)]

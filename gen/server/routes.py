@@ -1,6 +1,6 @@
 """The application: which function answers which path, who may ask, and what errors look like."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from starlette.applications import Starlette
@@ -35,6 +35,7 @@ from gen.server.protocols.responses import ResponsesBody, ResponseWriter
 from gen.server.sampling import SamplingFields
 from gen.server.served import LARGE, Served
 from gen.server.settings import Settings
+from gen.server.waiting import Wanted
 from gen.server.writing import EventStream, Writer
 
 Answer = Response | EventStream
@@ -103,46 +104,44 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
             account.words["max_new_tokens"] = "the server's max_new_tokens"
         return body
 
-    def writing(body_type: type[Body], make: Callable[..., Writer]) -> Handler:
-        """A handler that answers with texts, whole or as a stream. All that it does counts in the request's time."""
+    def posted(answer: Callable[[Account, Wanted, bytes], Coroutine[Any, Any, Answer]]) -> Handler:
+        """A handler that answers to a body. All that it does counts in the request's time."""
 
         async def handle(request: Request) -> Answer:
             account, wanted = account_of(request), served.under_way.request(settings.request_timeout)
             data = await wanted.result(read_body(request, settings.max_body_mb * 2**20))
+            return await wanted.result(answer(account, wanted, data), request.receive)
 
+        return handle
+
+    def writing(body_type: type[Body], make: Callable[..., Writer]) -> Handler:
+        """A handler that answers with texts, whole or as a stream."""
+
+        async def answer(account: Account, wanted: Wanted, data: bytes) -> Answer:
             def made() -> Writer:
                 return make(served, read(account, body_type, data))
 
-            async def begun() -> Writer:
-                writer = await served.in_thread(made, size=len(data)) if len(data) > LARGE else made()
-                account.texts = writer.texts = await served.begin(writer.asked, len(data))
-                return writer
-
-            writer = await wanted.result(begun(), request.receive)
+            writer = await served.in_thread(made, size=len(data)) if len(data) > LARGE else made()
+            account.texts = writer.texts = texts = await served.begin(writer.asked, len(data))
             if writer.stream:
                 return EventStream(writer, wanted, account)
             try:
-                ended = await wanted.result(writer.texts.all(), request.receive)
-                return JSONResponse(writer.whole(ended, writer.texts.prompt_tokens))
+                return JSONResponse(writer.whole(await texts.all(), texts.prompt_tokens))
             finally:
-                writer.texts.cancel()
+                texts.cancel()
 
-        return handle
+        return posted(answer)
 
-    def computing(body_type: type[Body], answer: Callable[..., dict[str, Any]]) -> Handler:
+    def computing(body_type: type[Body], compute: Callable[..., dict[str, Any]]) -> Handler:
         """A handler that answers without the engine."""
 
-        async def handle(request: Request) -> Response:
-            wanted = served.under_way.request(settings.request_timeout)
-            data = await wanted.result(read_body(request, settings.max_body_mb * 2**20))
-
+        async def answer(account: Account, wanted: Wanted, data: bytes) -> Answer:
             def work() -> Response:
-                return JSONResponse(answer(served, read(account_of(request), body_type, data)))
+                return JSONResponse(compute(served, read(account, body_type, data)))
 
-            embeds = issubclass(body_type, EmbedderBody)
-            return await wanted.result(served.in_thread(work, size=len(data), embeds=embeds), request.receive)
+            return await served.in_thread(work, size=len(data), embeds=issubclass(body_type, EmbedderBody))
 
-        return handle
+        return posted(answer)
 
     async def health(request: Request) -> Response:
         account_of(request).endpoint = None  # it is neither counted nor logged
