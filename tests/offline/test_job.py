@@ -442,6 +442,11 @@ def test_a_dry_run_checks_everything_and_leaves_nothing(tmp_path: Path, capsys: 
     assert not (tmp_path / "out").exists()
     with pytest.raises(gen.ArgumentError, match="top_p"):
         gen.run_batch(source, tmp_path / "out", model="demo", dry_run=True, sampler=["greedy", {"top_p": 1}])
+    made = gen.run_batch(source, tmp_path / "out", model="demo", part_rows=4, max_new_tokens=1).parts[1]
+    made.unlink()
+    capsys.readouterr()
+    gen.run_batch(source, tmp_path / "out", model="demo", max_new_tokens=1, dry_run=True)
+    assert "2 parts are done. Nothing was run." in capsys.readouterr().err and not made.exists()
 
 
 def test_another_model_under_the_same_name_is_refused(tmp_path: Path) -> None:

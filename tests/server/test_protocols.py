@@ -308,6 +308,9 @@ def test_a_thought_that_is_sent_back_is_read_under_either_name() -> None:
     with gen.Engine(model) as engine:
         client = Client(gen.server.app(engine))
         assert tokens(reasoning="a") == tokens(reasoning_content="a") == [*b"abc"] != tokens()
+        blocks = [{"type": "thinking", "thinking": "a"}, {"type": "text", "text": "b"}]
+        asked = {"messages": [{"role": "assistant", "content": blocks}, {"role": "user", "content": "c"}]}
+        assert client.post(f"{MESSAGES}/count_tokens", asked).json == {"input_tokens": 3}
 
 
 @pytest.mark.parametrize("number", [0, 1, 2], ids=NAMES)

@@ -94,7 +94,10 @@ def test_several_texts_are_the_samples_of_a_seed_and_each_prompt_has_its_own(dem
         text for prompt in prompts for text in gen.generate(demo, prompt, seed=4, sampler=sampler, max_new_tokens=9)
     ]
     fields = {"prompt": prompts, "n": 3, "seed": 4, "max_tokens": 9}
-    whole, streamed = client.posts([(TEXT, fields), (TEXT, {**fields, "stream": True})])
+    streams = {"stream": True, "stream_options": {"include_usage": True}}
+    whole, streamed = client.posts([(TEXT, fields), (TEXT, {**fields, **streams})])
+    *others, last = [event["usage"] for event in streamed.events[:-1]]
+    assert last["completion_tokens"] == whole.json["usage"]["completion_tokens"] and not any(others)
     assert [choice["text"] for choice in whole.json["choices"]] == wanted
     assert [choice["index"] for choice in whole.json["choices"]] == [*range(6)]
     texts = [""] * 6
@@ -296,6 +299,8 @@ def test_an_assistants_last_message_is_gone_on_with_if_the_client_says_so(demo: 
     arguments: dict[str, Any] = {"seed": 1, "max_new_tokens": 8}
     assert text_of(new) == gen.generate(demo, messages, chat_template_kwargs=turn, **arguments)
     assert text_of(on) == gen.generate(demo, messages, **arguments)
+    [item] = client.post("/v1/responses", {"input": messages, "seed": 1, "max_output_tokens": 8}).json["output"]
+    assert item["content"][0]["text"] == text_of(new)
 
 
 def test_a_greedy_recommendation_becomes_a_draw_where_a_temperature_is_given(demo: Any) -> None:
