@@ -151,13 +151,6 @@ def test_two_rows_with_one_id_are_told_by_input_and_number(tmp_path: Path) -> No
         write_rows(names, None, tmp_path)
 
 
-def test_records_that_are_no_rows_are_rows_with_an_error() -> None:
-    records: list[Any] = [({}, "the line is no JSON"), ({"id": "x"}, ""), ({"id": "y", "prompt": "p", "seed": "s"}, "")]
-    errors = [read_row(record, "d", None, problem) for record, problem in records]
-    assert [row.id for row in errors] == ["d", "x", "y"]
-    assert all(row.error for row in errors)
-
-
 BROKEN: list[tuple[bytes, str | None, dict[str, Any], str]] = [
     (b'{"id": "a", "prompt": "p", "x": NaN, "y": 1}', "a", {"x": None, "y": 1}, "has no NaN; write null"),
     (b'{"id": "a", "prompt": "p", "x": [{"y": -Infinity}]}', "a", {"x": [{"y": None}]}, "has no -Infinity"),

@@ -187,6 +187,7 @@ def test_fields_without_effect_are_named_and_refused_by_a_strict_server(engine: 
     asked = {"prompt": "One", "max_tokens": 1, "max_token": 5, "é\x1f,\x7f": 1}
     reply = lenient.post(TEXT, asked)
     assert (reply.status, reply.headers["x-ignored-fields"]) == (200, "max_token,%C3%A9%1F%2C%7F")
+    assert b'gen_ignored_fields_total{endpoint="completions"} 2.0' in lenient.get("/metrics").body
     many = lenient.post(TEXT, {"prompt": "One", "max_tokens": 1, **dict.fromkeys(map(str, range(9999)))})
     assert (
         len(lenient.post(TEXT, {**asked, **dict.fromkeys(map(str, range(9999)), 1)}).headers["x-ignored-fields"])

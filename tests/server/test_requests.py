@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import gen
-from gen.errors import EngineClosed
 from gen.server.errors import told
 from gen.server.protocols.chat import ChatBody
 from gen.server.protocols.completions import CompletionBody
@@ -77,12 +76,6 @@ def test_what_cannot_be_answered_says_why(fields: Any, param: str | None, word: 
     assert word in error_of(reply)["message"]
     assert param is None or error_of(reply)["param"] == param
     assert (error_of(reply)["code"] == "context_length_exceeded") == (word == "context")
-
-
-def test_unknown_fields_are_ignored_and_counted(client: Client) -> None:
-    reply = client.post(CHAT, {"messages": HELLO, "max_tokens": 1, "wizard": 1, "user": "me", "store": None})
-    assert reply.status == 200
-    assert b'gen_ignored_fields_total{endpoint="chat"} 1.0' in client.get("/metrics").body
 
 
 @pytest.mark.parametrize(
@@ -171,9 +164,7 @@ def test_a_conversation_has_the_tokens_that_chat_completions_read(more: dict[str
     assert refused.status == 400 and b"does not use odd" in refused.body
 
 
-def test_errors_of_the_engine_and_of_the_program() -> None:
-    closed = told(EngineClosed("closed"))
-    assert (closed.status, closed.headers["Retry-After"]) == (503, "5")
+def test_errors_of_the_program_are_no_clients_business() -> None:
     assert told(KeyError("secret path")).message == "an internal error; the server's log has it."
 
 
