@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from gen.arguments import as_lists, is_whole, read_whole
 from gen.calls.call import Call
-from gen.calls.reading import read_call
+from gen.calls.reading import find_step_rows, read_call
 from gen.calls.retrying import next_job
 from gen.constraints.compiling import compile
 from gen.errors import ArgumentError, show
@@ -41,6 +41,7 @@ def generate_iter(
     max_batch_tokens: int | None = None,
     replay: bool = True,
     cuda_graph: bool = True,
+    exact: bool = False,
     speculate: Speculate = "auto",
     retries: int = 0,
     **settings: Unpack[AllSettings],
@@ -78,6 +79,7 @@ def generate_iter(
     rows = usual_rows(model) if rows is None else read_whole("rows", rows, minimum=1)
     options = Options(
         rows=rows,
+        step_rows=find_step_rows(model, exact),
         max_batch_tokens=max_batch_tokens,
         replay=replay,
         cuda_graph=cuda_graph,
@@ -100,6 +102,7 @@ def generate_iter(
             details=details,
             num_return_sequences=num_return_sequences,
             max_batch_tokens=options.max_batch_tokens,
+            exact=exact,
             retries=retries,
         )
         if call.batch:
@@ -133,7 +136,7 @@ def _results(
             try:
                 call = read(number, prompt)
                 job = new_job(model, replace(call.requests[0], number=number))
-                check_room([(number, job.width, job.most_tokens)], options.max_batch_tokens)
+                check_room([(number, job.width * options.step_rows, job.most_tokens)], options.max_batch_tokens)
             except (ArgumentError, RecursionError) as error:  # of values too far within one another
                 refused.append((number, error))
                 continue

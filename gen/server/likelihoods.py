@@ -46,13 +46,14 @@ class Places:
     Args:
         begin: where the first token begins.
         shown: whether special tokens are part of the text.
+        first: whether no text comes before; some decoders leave out the first token's space there.
 
     Attributes:
         end: where the next token begins.
     """
 
-    def __init__(self, tokenizer: Tokenizer, begin: int, *, shown: bool) -> None:
-        self._tokenizer, self.end, self._shown = tokenizer, begin, shown
+    def __init__(self, tokenizer: Tokenizer, begin: int, *, shown: bool, first: bool = False) -> None:
+        self._tokenizer, self.end, self._shown, self._first = tokenizer, begin, shown, first
         self._decoder = getincrementaldecoder("utf-8")("replace")
 
     def take(self, tokens: Iterable[Likely]) -> list[int]:
@@ -61,7 +62,11 @@ class Places:
         for token_id, _ in tokens:
             found.append(self.end)
             if self._shown or token_id not in self._tokenizer.special_tokens:
-                self.end += len(self._decoder.decode(_bytes(self._tokenizer, token_id)))
+                text = self._decoder.decode(_bytes(self._tokenizer, token_id))
+                if self._first and not self._tokenizer.decode([token_id]).startswith(" "):
+                    text = text.removeprefix(" ")
+                self._first = False
+                self.end += len(text)
         return found
 
 

@@ -15,7 +15,7 @@ from gen.server.likelihoods import in_text_form
 from gen.server.protocols.completions import fill_in
 from gen.server.texts import Ended, Texts
 from gen.tokens.tokenizers import Tokenizer
-from tests.helpers import ScriptedModel, byte_tokenizer
+from tests.helpers import ScriptedModel, byte_tokenizer, spaced_tokenizer
 from tests.helpers.tokenizers import BOS
 from tests.server.client import Client, Reply
 
@@ -211,6 +211,17 @@ def test_a_token_begins_where_its_character_does_and_a_special_one_takes_no_plac
     after = 4 + len(model.tokenizer.special_tokens[BOS])
     assert shown["logprobs"]["text_offset"] == [*places[:7], *[after] * 4, after + 1]
     assert shown["text"][after] == "\U0001f642"
+
+
+@pytest.mark.parametrize(("prompt", "places"), [("", [0, 3, 7]), ([1], [0, 3, 7]), ("the", [0, 4, 8])])
+def test_a_space_that_decoders_leave_out_at_the_start_takes_no_place(prompt: Any, places: list[int]) -> None:
+    model = ScriptedModel(lambda _: words, vocab_size=265)
+    model.tokenizer = Tokenizer(spaced_tokenizer())
+    words = model.tokenizer.encode_plain("the cat sat")
+    with gen.Engine(model) as engine:
+        [told] = Client(gen.server.app(engine)).post(TEXT, {"prompt": prompt, "logprobs": 0}).json["choices"]
+    assert told["logprobs"]["text_offset"] == places
+    assert told["text"][places[2] :] == told["logprobs"]["tokens"][2] == " sat"
 
 
 def test_a_chosen_token_keeps_its_own_number_beside_others_with_the_same_text() -> None:

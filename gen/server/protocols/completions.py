@@ -79,15 +79,22 @@ class CompletionWriter(ChunkWriter):
         self._late = set(range(len(prompts) * body.n)) if late else set[int]()
 
     @cached_property
-    def _echoed(self) -> list[str]:
-        """What each text begins with; token ids can be decoded once the engine has checked them."""
+    def _before_texts(self) -> list[str]:
+        """What each text continues; token ids can be decoded once the engine has checked them."""
         of = [prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt) for prompt in self._prompts]
-        return [text if self._body.echo else "" for text in of for _ in range(self._n)]
+        return [text for text in of for _ in range(self._n)]
+
+    @cached_property
+    def _echoed(self) -> list[str]:
+        """What each text begins with."""
+        return [text if self._body.echo else "" for text in self._before_texts]
 
     @cached_property
     def _places(self) -> list[Places]:
         shown = not self._body.skip_special_tokens
-        return [Places(self._tokenizer, len(text), shown=shown) for text in self._echoed]
+        plain = self.asked.output_type is None and not shown
+        both = zip(self._echoed, self._before_texts, strict=True)
+        return [Places(self._tokenizer, len(text), shown=shown, first=plain and not before) for text, before in both]
 
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
         choices = [

@@ -71,7 +71,7 @@ def test_what_cannot_promise_it_is_refused_with_the_reason(shape: str, changes: 
 def test_models_of_other_kinds_and_values_that_are_no_bool_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = gen.from_transformers(tiny_model(), byte_tokenizer())
     with pytest.raises(gen.ArgumentError, match="exact"):
-        gen.generate(model, "abc", exact="yes")  # type: ignore[call-overload]
+        gen.generate_iter(model, [], exact="yes")  # type: ignore[arg-type]
     monkeypatch.setattr(exactness, "_least", lambda layer: None)
     with pytest.raises(gen.ModelError, match="gives a row other bits with 16 rows than with more"):
         gen.generate(model, "abc", exact=True)
@@ -96,9 +96,11 @@ def test_a_text_that_goes_on_in_other_rows_after_an_error_has_the_same_bits(
             raise torch.OutOfMemoryError("planted")
         step(own)
 
+    prompts = ["once upon", "a", *"bcdefgh"]
+    assert [one for _, one in sorted(gen.generate_iter(model, prompts, rows=3, **arguments))[:2]] == expected
     many = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
     monkeypatch.setattr(Scheduler, "_step", failing)
-    found = gen.generate(many, ["once upon", "a", *"bcdefgh"], **arguments)
+    found = gen.generate(many, prompts, **arguments)
     assert found[:2] == expected
     assert next(steps) > 20
 
