@@ -13,7 +13,7 @@ from gen.constraints import host_engine
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.automata.regexes import regex_table
 from gen.constraints.automata.rust_syntax import choice_grammar, regex_grammar
-from gen.constraints.host_engine import Grammar, _Bytes, problem_of
+from gen.constraints.host_engine import Grammar, problem_of
 from gen.constraints.output_types import Whitespace
 from gen.constraints.schema import schema_grammar, schema_table, string_grammar, string_table
 from gen.constraints.tables.vocabulary import Vocabulary
@@ -394,21 +394,3 @@ def test_a_lexer_without_room_is_an_error_and_refuses_no_text(monkeypatch: pytes
     walker = grammar.walker()
     assert all(walker.push(byte) for byte in text)
     assert "llguidance: lexer error" in walker.problem()
-
-
-def test_what_must_come_is_spelled_once_for_all_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    spelled, spell = list[bytes](), _Bytes.spell
-
-    def noted(self: _Bytes, data: bytes) -> list[int] | None:
-        spelled.append(data)
-        return spell(self, data)
-
-    monkeypatch.setattr(_Bytes, "spell", noted)
-    grammar = Grammar(regex_grammar(r'\{"ab": (true|[0-9]+), "true": [a-z]+\}'), Vocabulary(VOCABULARY.tokens))
-    for text in (b'{"ab": 1, "true": x}', b'{"ab": 1, "true": y}'):
-        matcher, before = grammar.matcher(), len(spelled)
-        for byte in text:
-            matcher.compute_bitmask()
-            assert matcher.consume_token(byte)
-    assert 0 < before == len(spelled) and any(len(data) > 1 for data in spelled)
-    assert _Bytes(VOCABULARY)(b'ab": x') == [257, 258, ord("x")]

@@ -126,10 +126,6 @@ def test_special_tokens_that_stop_strings_name_are_found() -> None:
     assert tokenizer.hidden_in(["x", "a<end>b</s>"]) == {EOS: "</s>", OTHER_EOS: "<end>"}
 
 
-def test_vocab_size_counts_added_tokens() -> None:
-    assert Tokenizer(byte_tokenizer()).vocab_size == 259
-
-
 def test_it_tells_the_bytes_of_a_token() -> None:
     wrapped = byte_tokenizer()
     wrapped.add_tokens(["<plain>"])
