@@ -19,7 +19,7 @@ from gen.constraints.composing.trees import Plan
 from gen.constraints.constraint import Constraint
 from gen.constraints.output_types import Composed
 from gen.constraints.plans import read_plan
-from gen.constraints.schema.references import References
+from gen.constraints.schema.references import References, items_of
 from gen.errors import ArgumentError, ConstraintError, show
 from gen.tools.calls import ToolCallsType
 
@@ -146,7 +146,7 @@ class _Writer:
         return "{\n" + ",\n".join(lines) + f"\n{'  ' * level}}}" if lines else "{}"
 
     def _array(self, schema: Any, level: int, open_: Sequence[str]) -> str:
-        listed, rest = _places(schema)
+        listed, rest = items_of(schema)
         least, most = schema.get("minItems", 0), schema.get("maxItems")
         places = [self.said(part, level, open_) for part in listed]
         if places:
@@ -178,7 +178,7 @@ class _Writer:
                 parts = {name: part for name, part in parts.items() if part is not False and not _is_open(part, open_)}
                 return {name: self.example(part, open_) for name, part in parts.items()}
             case "array":
-                listed, part = _places(schema)
+                listed, part = items_of(schema)
                 places, least = [self.example(one, open_) for one in listed], schema.get("minItems", 0)
                 count = max(least, 0 if _is_open(part, open_) else min(1, schema.get("maxItems", 1)))
                 return places or [self.example(part, open_)] * count
@@ -224,14 +224,6 @@ def _also(schema: Any, asked: Any) -> Any:
     if "properties" in asked:
         made["properties"] = {**asked["properties"], **schema.get("properties", {})}
     return made
-
-
-def _places(schema: Any) -> tuple[list[Any], Any]:
-    """The schemas of an array's first items, and that of all others."""
-    rest = schema.get("items", True)
-    if isinstance(rest, list):  # as up to draft 2019-09
-        return rest, schema.get("additionalItems", True)
-    return schema.get("prefixItems", []), rest
 
 
 def _is_open(schema: Any, open_: Sequence[str]) -> bool:

@@ -48,26 +48,13 @@ def letters_of_bytes() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
-class _Letters(dict[int, str]):
-    """A table for `str.translate` from the characters that byte-level BPE writes to the bytes that they stand for.
-
-    A character that it never writes becomes U+0100, which is no byte.
-    """
-
-    def __init__(self) -> None:
-        super().__init__({ord(letter): chr(byte) for byte, letter in enumerate(letters_of_bytes())})
-
-    def __missing__(self, letter: int) -> str:
-        return "\u0100"
-
-
 def _read_byte_level(pieces: Mapping[int, str], added: Mapping[int, str]) -> dict[int, bytes]:
-    letters = _Letters()
+    letters = {letter: byte for byte, letter in enumerate(letters_of_bytes())}
     spelled = {token_id: piece.encode() for token_id, piece in added.items()}
     for token_id, piece in pieces.items():
         try:
-            spelled[token_id] = piece.translate(letters).encode("latin-1")
-        except UnicodeEncodeError:
+            spelled[token_id] = bytes(map(letters.__getitem__, piece))
+        except KeyError:
             spelled[token_id] = b""
     return spelled
 

@@ -7,9 +7,8 @@ from typing import Any
 from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.dfa import Table, table
 from gen.constraints.automata.limits import MOST_WORK, Budget, Empty, TooLarge, Unsupported
-from gen.constraints.automata.nfa import MOST_NODES, Nfa
+from gen.constraints.automata.nfa import MOST_NODES
 from gen.constraints.automata.rust_syntax import grammar_of
-from gen.constraints.automata.spelling import spell, utf8
 from gen.constraints.output_types import Whitespace
 from gen.constraints.schema.parts import Part
 from gen.constraints.schema.views import property_schemas
@@ -94,12 +93,11 @@ def string_table(schema: Any) -> Table:
     """The strings of a schema as they are, without quotes and escapes, in UTF-8. Raises as `schema_table` does."""
     budget = Budget()
     writer = AutomatonWriter(schema, True, LAYOUTS["line"], budget)
-    nfa = Nfa()
+    nfa = writer.nfa
     start, end = nfa.state(), nfa.state()
     for part in _string_parts(writer, schema):
-        texts = writer.texts(part, "#")
-        if texts is not None:
-            nfa.join(spell(nfa, texts, nfa.after(start), utf8), end)
+        if (written := writer.string(part, nfa.after(start), "#", ("", ""))) is not None:
+            nfa.join(written, end)
     return table(determinise(nfa, start, end, budget=budget))
 
 

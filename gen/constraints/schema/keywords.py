@@ -17,6 +17,7 @@ from gen.constraints.schema.parts import (
     Properties,
     identity,
 )
+from gen.constraints.schema.references import items_of
 
 _MOST_DIGITS = 300  # of a number in a schema
 _REFUSED = {
@@ -150,9 +151,7 @@ class _Keywords:
         return tuple(dict.fromkeys(said))
 
     def items(self) -> tuple[Items, ...]:
-        rest, first = self._schema.get("items", True), self._schema.get("prefixItems", [])
-        if isinstance(rest, list):
-            rest, first = self._schema.get("additionalItems", True), rest
+        first, rest = items_of(self._schema)
         if not isinstance(first, list):
             raise self.refuse("prefixItems", "a list of schemas")
         return (Items(first=tuple(first), rest=rest),) if first or rest not in (True, {}) else ()

@@ -5,7 +5,7 @@ A reference is the root's own address, or "#", with a JSON pointer or an anchor 
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
@@ -97,10 +97,8 @@ class References:
                 others = schema.get("additionalProperties", not named and "type" not in schema)
                 found.append(named.get(step, others))
             else:
-                rest = schema.get("items", "array" in schema.get("type", "array"))
-                listed = schema.get("prefixItems", [])
-                if isinstance(rest, list):  # as up to draft 2019-09
-                    listed, rest = rest, schema.get("additionalItems", True)
+                listed, rest = items_of(schema)
+                rest = rest if "items" in schema else "array" in schema.get("type", "array")
                 found.append(listed[step] if step < len(listed) else rest)
         return found
 
@@ -144,6 +142,14 @@ class References:
                 nested.add(id(node))
             todo += [(one, within) for _, one in _inside(node)]
         return anchors, nested
+
+
+def items_of(schema: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The schemas of an array's first items, and that of all others."""
+    rest = schema.get("items", True)
+    if isinstance(rest, list):  # as up to draft 2019-09
+        return rest, schema.get("additionalItems", True)
+    return schema.get("prefixItems", []), rest
 
 
 def schemas_in(schema: Any, path: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
