@@ -11,7 +11,6 @@ import re
 import sys
 import types
 from collections.abc import Mapping
-from dataclasses import fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
@@ -24,26 +23,20 @@ Described = dict[str, Any]
 
 _BAN = "-inf"  # a bias that JSON has no number for
 _CALLS = {"regex", "choice", "grammar", "json_schema", "text", "sequence", "either", "repeat"}
-_SAMPLERS = {"GreedySampler": "greedy", "MultinomialSampler": "multinomial", "BeamSearchSampler": "beam_search"}
 
 
 def describe_sampler(sampler: Any) -> list[Any] | None:
     """A gen sampler as its name and settings; None is the checkpoint's recommendation."""
     if sampler is None:
         return None
-    from gen import samplers  # if there is a sampler, they have imported torch already
+    from gen.receipts.writing import NAMES, changed  # if there is a sampler, it has imported torch already
 
-    name = _SAMPLERS.get(type(sampler).__name__)
-    if name is None or type(sampler) is not getattr(samplers, name):
+    if (name := NAMES.get(type(sampler))) is None:
         raise ArgumentError(
             f"a job's sampler is written into its manifest: give gen.samplers.greedy, multinomial or beam_search, got "
             f"{show(sampler)}"
         )
-    settings = {
-        one.name: getattr(sampler, one.name)
-        for one in fields(sampler)
-        if one.init and getattr(sampler, one.name) != one.default
-    }
+    settings = changed(sampler)
     for key, value in settings.items():
         if hasattr(value, "shape"):
             raise ArgumentError(f"a job's sampler is written into its manifest: give {key} as a number, not a tensor.")
@@ -152,10 +145,6 @@ def _describe_call(output_type: Any) -> Described:
         of_type = given["python_type"] is not None
         parts = [given["python_type"]] if of_type else []
         given = {key: given[key] for key in ("closed", "whitespace", "required" if of_type else "schema")}
-    elif function not in _CALLS:
-        raise ArgumentError(
-            f"a job's output type is written into its manifest, which has no form for {show(output_type)}."
-        )
     return described_call(
         function, *(part if isinstance(part, str) else describe_type(part) for part in parts), **given
     )

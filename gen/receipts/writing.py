@@ -111,11 +111,16 @@ def plain(value: Any) -> Any:
     return [plain(one) for one in value] if isinstance(value, tuple | list) else value
 
 
-def _sampler(request: Request) -> dict[str, Any]:
-    sampler: Sampler = request.sampler
+def changed(sampler: Sampler) -> dict[str, Any]:
+    """The arguments of a sampler of gen's that are not the default."""
     given: Any = {one.name: getattr(sampler, one.name) for one in fields(sampler) if one.init}  # type: ignore[arg-type]
     default = type(sampler)()
-    told = {name: value for name, value in given.items() if value != getattr(default, name)}
+    return {name: value for name, value in given.items() if value != getattr(default, name)}
+
+
+def _sampler(request: Request) -> dict[str, Any]:
+    sampler: Sampler = request.sampler
+    told = changed(sampler)
     if type(sampler) is MultinomialSampler:
         told.pop("samples", None)  # a receipt is of one
     if "bad_words" in told:
