@@ -106,7 +106,9 @@ def _reason(model: "TransformersModel") -> str:
         return "its experts get other numbers of rows in every batch"
     for part in inner.modules():
         kind = type(part).__name__
-        large = [one for one in part.parameters(recurse=False) if one.dim() > 1]
+        known = type(part).__module__.partition(".")[0] in ("torch", "transformers", "gen")
+        buffers = () if known else part.buffers(recurse=False)  # where gptqmodel has its weights
+        large = [one for one in (*part.parameters(recurse=False), *buffers) if one.dim() > 1]
         plain = isinstance(part, nn.Linear | nn.Embedding) or kind == "Conv1D"
         if large and not (plain and all(one.dtype in _FLOATS for one in large)):
             return f"it has layers of the kind {kind}, which may depend on the batch"

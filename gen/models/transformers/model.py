@@ -175,11 +175,17 @@ class TransformersModel(Model):
             raise ArgumentError(f"save writes into a folder, got {show(folder)}")
         if Path(folder).is_file():
             raise ArgumentError(f"save writes into a folder, and {folder} is a file.")
-        if any(type(one).__module__.startswith("peft.") for one in self._inner.modules()):
+        packages = {type(one).__module__.partition(".")[0] for one in self._inner.modules()}
+        if "peft" in packages:
             raise ModelError(
                 "the model has an adapter of PEFT beside its weights, and a checkpoint would lack it; merge it, as "
                 "model.hf_model.merge_and_unload(), and save gen.from_transformers of the result, or save the adapter "
                 "alone, as model.hf_model.save_pretrained(folder)."
+            )
+        if "gptqmodel" in packages:
+            raise ModelError(
+                "the model has layers of gptqmodel, whose weights are not as they were in the checkpoint, and "
+                "transformers would write them as if they were; copy the checkpoint's folder instead."
             )
         conversions = getattr(self._inner, "_weight_conversions", None) or ()
         operations = [one for conversion in conversions for one in getattr(conversion, "operations", ())]

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -198,9 +199,10 @@ def distance(found: Tensor, expected: Tensor) -> float:
 def undisturbed(model: nn.Module, devices: Sequence[torch.device]) -> Iterator[None]:
     """Run a model without a trace: restore random numbers, and attributes that its forward sets on its modules.
 
+    Weights that a first forward puts into another layout, as gptqmodel's, stay so, with the attributes that say it.
     Compiled models run uncompiled: the probe does not test the compiler.
     """
-    before = [(module, dict(vars(module))) for module in model.modules()]
+    before = [(module, dict(vars(module)), [*map(ref, _own_tensors(module))]) for module in model.modules()]
     cuda = [device.index for device in devices if device.type == "cuda"]
     with ExitStack() as contexts:
         contexts.enter_context(torch.random.fork_rng(devices=cuda))
@@ -211,11 +213,17 @@ def undisturbed(model: nn.Module, devices: Sequence[torch.device]) -> Iterator[N
         try:
             yield
         finally:
-            for module, attributes in before:
+            for module, attributes, tensors in before:
+                if [id(one()) for one in tensors] != [*map(id, _own_tensors(module))]:
+                    continue
                 now = vars(module)
                 for attribute in now.keys() - attributes.keys():
                     del now[attribute]
                 now.update(attributes)
+
+
+def _own_tensors(module: nn.Module) -> list[Tensor]:
+    return [one for one in (*module._parameters.values(), *module._buffers.values()) if one is not None]
 
 
 def _texts(model: "TransformersModel", attempt: int) -> tuple[list[list[int]], list[list[int]]]:

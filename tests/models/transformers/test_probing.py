@@ -2,6 +2,7 @@
 
 import logging
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,6 +73,37 @@ def test_the_probe_leaves_weights_whole_that_the_first_forward_unpacks() -> None
     greedy = gen.samplers.greedy()
     text = gen.generate(model, [1, 2, 3], sampler=greedy, max_new_tokens=8, eos_token_id=[], details=True)
     assert list(text.token_ids) == expected == plain_greedy(hf_model, [1, 2, 3], 8)
+
+
+class Laid(nn.Module):
+    """A layer like gptqmodel's: its weight is a buffer, which its first forward puts into another layout."""
+
+    __module__ = "gptqmodel.nn_modules"
+    weight: Tensor
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.laid = False
+
+    def forward(self, states: Tensor) -> Tensor:
+        if not self.laid:
+            self.weight, self.laid = self.weight.t().contiguous(), True
+        return states @ self.weight
+
+
+def test_layers_that_their_first_forward_lays_out_anew_stay_whole_and_are_no_checkpoint(tmp_path: Path) -> None:
+    hf_model: Any = tiny_model()
+    expected = plain_greedy(hf_model, [1, 2, 3], 8)
+    for layer in hf_model.model.layers:
+        layer.mlp.down_proj = Laid(layer.mlp.down_proj.weight.detach())
+    model = gen.from_transformers(hf_model, byte_tokenizer())
+    settings: Any = {"sampler": gen.samplers.greedy(), "max_new_tokens": 8, "eos_token_id": [], "details": True}
+    assert list(gen.generate(model, [1, 2, 3], **settings).token_ids) == expected
+    with pytest.raises(gen.ModelError, match="it has layers of the kind Laid, which may depend on the batch"):
+        gen.generate(model, [1, 2, 3], exact=True, **settings)
+    with pytest.raises(gen.ModelError, match=r"copy the checkpoint's folder instead"):
+        model.save(tmp_path / "new")
 
 
 def test_compressed_weights_on_several_devices_are_refused() -> None:
