@@ -28,21 +28,26 @@ def both(one: Dfa | None, other: Dfa | None, budget: Budget, *, without: bool = 
     number = {0: 0}  # pairs, as whole numbers
     order = [0]
     edges = array("i")
+    every_mine, every_other = one.lines, other.lines
     for place, pair in enumerate(order):
-        here, there = divmod(pair, width)
-        budget.spend(1 + len(one.lines[here]) * len(other.lines[there]))
-        for low, high, target in one.lines[here]:
-            for low2, high2, target2 in other.lines[there]:
+        mine, others = every_mine[pair // width], every_other[pair % width]
+        budget.spend(1 + len(mine) * len(others))
+        for low, high, target in mine:
+            for low2, high2, target2 in others:
                 if high2 >= low and low2 <= high:
                     after = target * width + target2
-                    if after not in number:
-                        number[after] = len(order)
+                    found = number.setdefault(after, len(order))
+                    if found == len(order):
                         order.append(after)
-                    edges.extend((place, max(low, low2), min(high, high2), number[after]))
+                    first, last = (
+                        (low if low > low2 else low2),
+                        (high if high < high2 else high2),
+                    )  # faster than max, min
+                    edges.extend((place, first, last, found))
         if len(order) > MAX_STATES:
             raise TooLarge(f"more than {MAX_STATES} states")
-    mine, theirs = np.divmod(np.array(order), width)
-    return trimmed(np.array(edges, np.int32).reshape(-1, 4), one.final[mine] & other.final[theirs])
+    here, there = np.divmod(np.array(order), width)
+    return trimmed(np.array(edges, np.int32).reshape(-1, 4), one.final[here] & other.final[there])
 
 
 def _all_but(texts: Dfa | None) -> Dfa | None:
