@@ -126,7 +126,6 @@ def _character(ranges: tuple[tuple[int, int], ...], encode: Encode) -> Dfa | Non
     return Dfa(edges, np.arange(len(place)) == last)
 
 
-@lru_cache(8192)
 def utf8(low: int, high: int) -> tuple[Bytes, ...]:
     """A range of code points as UTF-8, without surrogates."""
     todo, out = [(low, high)], []
@@ -161,7 +160,6 @@ def _cut(first: int, last: int) -> int | None:
 _SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 
 
-@lru_cache(8192)
 def json_content(low: int, high: int) -> tuple[Bytes, ...]:
     """A range of code points inside a JSON string, as `json.dumps(ensure_ascii=False)` writes them."""
     escaped = [code for code in (*range(32), 34, 92) if low <= code <= high]

@@ -39,11 +39,7 @@ def both(one: Dfa | None, other: Dfa | None, budget: Budget, *, without: bool = 
                     found = number.setdefault(after, len(order))
                     if found == len(order):
                         order.append(after)
-                    first, last = (
-                        (low if low > low2 else low2),
-                        (high if high < high2 else high2),
-                    )  # faster than max, min
-                    edges.extend((place, first, last, found))
+                    edges.extend((place, low if low > low2 else low2, high if high < high2 else high2, found))
         if len(order) > MAX_STATES:
             raise TooLarge(f"more than {MAX_STATES} states")
     here, there = np.divmod(np.array(order), width)

@@ -12,10 +12,7 @@ from gen.constraints.automata.spelling import json_content, spell, utf8
 from gen.constraints.automata.texts import ANY, listed
 from gen.constraints.schema.parts import ANYTHING, Part
 from gen.constraints.schema.writing.numbers import part_numbers
-from gen.constraints.schema.writing.writer import Layout, Place, Writer
-
-_WORK = 50  # of a place of a schema
-_LEVELS = 100
+from gen.constraints.schema.writing.writer import LEVELS, WORK, Layout, Place, Writer
 
 
 class _Written(NamedTuple):
@@ -72,9 +69,9 @@ class AutomatonWriter(Writer):
             return self._copy(self._copies[key], state)
         if key[0] and key[0] in self._open:
             raise TooLarge(f"$ref at {place.path[:200]}: the schema refers to itself")
-        if place.level > _LEVELS:
+        if place.level > LEVELS:
             raise TooLarge(f"schemas nested too deeply at {place.path[:80]}")
-        self.budget.spend(_WORK, f"writing the values at {place.path[:80]}")
+        self.budget.spend(WORK, f"writing the values at {place.path[:80]}")
         if not schemas:
             self.free = True
             return self.nfa.insert(_any_value(self.layout, place.room, indented), self.nfa.after(state))

@@ -24,11 +24,9 @@ from gen.constraints.schema.parts import Part
 from gen.constraints.schema.writing.formats import FORMATS, LONGEST
 from gen.constraints.schema.writing.network import Network
 from gen.constraints.schema.writing.numbers import ANY_NUMBER, ANY_WHOLE, number_texts, part_numbers
-from gen.constraints.schema.writing.writer import ROOM, Layout, Place, Writer
+from gen.constraints.schema.writing.writer import LEVELS, ROOM, WORK, Layout, Place, Writer
 
-_WORK = 50  # of a place of a schema
 _MOST_RULES = 20_000
-_LEVELS = 100
 
 
 class GrammarWriter(Writer):
@@ -48,7 +46,7 @@ class GrammarWriter(Writer):
         start = self._rule((schema,), place)
         while self._todo:
             schemas, first, place = self._todo.pop()
-            self.budget.spend(_WORK, f"writing the values at {place.path[:80]}")
+            self.budget.spend(WORK, f"writing the values at {place.path[:80]}")
             try:
                 end = self.any_of(self.parts_of(schemas, place.path), first, place)
             except Unsupported as error:  # raised later, if the grammar needs this rule
@@ -66,7 +64,7 @@ class GrammarWriter(Writer):
         """The first state of the rule of all values that meet some schemas."""
         if self.layout.indent is None:  # values are written alike at all levels, and nest to any depth
             place = place._replace(level=self.layout.kind(place.level), room=ROOM["array"])
-        elif place.level > _LEVELS:
+        elif place.level > LEVELS:
             raise TooLarge(f"whitespace='indent' has no end at {place.path[:80]}")
         key = (tuple(map(id, schemas)), place.level, place.room)
         if key not in self._rules:

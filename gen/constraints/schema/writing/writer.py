@@ -164,6 +164,7 @@ class States(Protocol):
     def after(self, state: int) -> int: ...
 
 
+LEVELS, WORK = 100, 50  # how deep schemas nest, and what a place of one costs
 _STRING = frozenset(["string"])
 
 
