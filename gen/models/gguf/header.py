@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import numpy as np
     from gguf import GGMLQuantizationType
 
-LOWEST_TRANSFORMERS = "5.23.0"  # older ones add no bos token, refuse more tokenizers, and have another reader
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -70,8 +69,7 @@ def read_header(path: Path) -> Header:
     """Read and check a file's header, without reading tensors.
 
     Raises:
-        ModelError: there is no such file, it is no whole GGUF file or holds no model, the gguf package is missing, or
-            transformers is too old.
+        ModelError: there is no such file, it is no whole GGUF file or holds no model, or the gguf package is missing.
     """
     try:
         with path.open("rb") as file:
@@ -90,7 +88,8 @@ def read_header(path: Path) -> Header:
             f"{show_path(path)} is GGUF of version {version}; gen reads versions 2 and 3, little-endian: convert it "
             "with a recent llama.cpp."
         )
-    _check_packages()
+    if find_spec("gguf") is None:
+        raise ModelError("GGUF files need the package gguf: pip install 'gen-torch[gguf]'")
     from transformers.integrations.gguf import reader
 
     try:
@@ -121,19 +120,6 @@ def dequantize(header: Header, tensor: StoredTensor) -> "np.ndarray[Any, np.dtyp
 
     raw = np.memmap(header.path, mode="r")[tensor.begin : tensor.end]
     return gguf.dequantize(raw.reshape(gguf.quant_shape_to_byte_shape(tensor.shape, tensor.type)), tensor.type)
-
-
-def _check_packages() -> None:
-    import transformers
-    from packaging.version import Version
-
-    if find_spec("gguf") is None:
-        raise ModelError("GGUF files need the package gguf: pip install 'gen-torch[gguf]'")
-    if Version(transformers.__version__) < Version(LOWEST_TRANSFORMERS):
-        raise ModelError(
-            f"GGUF files need transformers {LOWEST_TRANSFORMERS} or later, whose tokenizers are right, and this is "
-            f"{transformers.__version__}: pip install 'gen-torch[gguf]'"
-        )
 
 
 def _check_model(path: Path, metadata: Mapping[str, Any]) -> None:

@@ -10,19 +10,12 @@ from typing import Any
 
 import gguf
 import numpy as np
-import pytest
 import torch
 import transformers
-from packaging.version import Version
 from transformers import PreTrainedModel
 
-from gen.models.gguf.header import LOWEST_TRANSFORMERS
 from tests.helpers import BOS, CHAT_TEMPLATE, EOS, OTHER_EOS, bytes_to_characters
 
-needs_transformers = pytest.mark.skipif(
-    Version(transformers.__version__) < Version(LOWEST_TRANSFORMERS),
-    reason=f"GGUF files need transformers {LOWEST_TRANSFORMERS}",
-)
 VOCABULARY = [*bytes_to_characters(), "<s>", "</s>", "<end>", "th", "Ġth"]
 MERGES = ["t h", "Ġ th"]
 NORMAL, CONTROL = 1, 3

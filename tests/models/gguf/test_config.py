@@ -9,13 +9,11 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import gen
 from gen.errors import ModelError
-from gen.models.gguf import header as gguf_header
 from gen.models.gguf.config import read_config
 from gen.models.gguf.header import read_header
 from tests.helpers import EOS, OTHER_EOS
-from tests.models.gguf.files import MODELS, needs_transformers, tiny, write_gguf
+from tests.models.gguf.files import MODELS, tiny, write_gguf
 
-pytestmark = needs_transformers
 TOKEN_IDS = torch.arange(2 * 40).view(2, 40)
 
 
@@ -125,10 +123,3 @@ def test_the_largest_gemma_models_divide_scores_by_the_width_of_the_model(tmp_pa
     model = tiny("gemma2", num_hidden_layers=46, hidden_size=64, intermediate_size=8)
     write_gguf(tmp_path / "model.gguf", "gemma2", model=model)
     assert read_config(read_header(tmp_path / "model.gguf")).query_pre_attn_scalar == 64 // 4
-
-
-def test_an_older_transformers_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_gguf(tmp_path / "model.gguf")
-    monkeypatch.setattr(gguf_header, "LOWEST_TRANSFORMERS", "99.0")
-    with pytest.raises(ModelError, match=r"need transformers 99\.0 or later, .*: pip install 'gen-torch\[gguf\]'"):
-        gen.load(tmp_path / "model.gguf")

@@ -12,10 +12,9 @@ import gen
 from gen.errors import ModelError
 from gen.models.gguf import header as gguf_header
 from gen.models.gguf.header import dequantize, read_header
-from tests.models.gguf.files import VOCABULARY, needs_transformers, write_gguf
+from tests.models.gguf.files import VOCABULARY, write_gguf
 
 Q = gguf.GGMLQuantizationType
-pytestmark = needs_transformers
 
 
 @pytest.fixture(scope="module")

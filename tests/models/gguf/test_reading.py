@@ -17,10 +17,9 @@ from gen.models.gguf import reading
 from gen.models.gguf.reading import convert, read_gguf
 from gen.models.transformers.model import TransformersModel
 from tests.helpers import BOS, EOS, OTHER_EOS
-from tests.models.gguf.files import MODELS, needs_transformers, write_gguf
+from tests.models.gguf.files import MODELS, write_gguf
 from virtual_gpus import virtual_gpus
 
-pytestmark = needs_transformers
 PROMPTS = ["the thing", "über 12", "a"]
 TOKEN_IDS = [[BOS, 259, 101, 260, 105, 110, 103], [BOS, 195, 188, 98, 101, 114, 32, 49, 50], [BOS, 97]]
 greedy = gen.samplers.greedy()
