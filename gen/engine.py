@@ -7,7 +7,6 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from gen.arguments import LARGEST, check_flag, check_salt, read_whole
 from gen.calls.reading import find_step_rows, read_call
-from gen.calls.retrying import next_attempt
 from gen.calls.streams import EngineStream
 from gen.completions import Completion
 from gen.errors import ArgumentError, ModelError, ValueRefusedError
@@ -221,7 +220,8 @@ class Engine:
 
     def _again(self, stream: EngineStream, error: ValueRefusedError, settings: EngineSettings) -> EngineStream:
         """The next turn of a chat whose value was refused. Raises the error if there is to be none."""
-        if (request := next_attempt(stream.request, error)) is None:
+        retry = stream.request.retry
+        if retry is None or (request := retry(stream.request, error)) is None:
             raise error
         [again] = submit(self._thread, self._model, [request], owner=self, priority=settings.get("priority", 0))
         return again

@@ -238,26 +238,29 @@ def _next_turn(
     retries: int,
     request: Request,
     error: ValueRefusedError,
-) -> Request:
-    """The request for the turn after a refused one. Raises an ArgumentError if there is no room for it."""
+) -> Request | None:
+    """The request for the turn after a refused one; None if there is no room for it."""
     kwargs = settings.chat_template_kwargs
     begun = without_begun_thought(model.tokenizer, kwargs, begun_message(messages, kwargs))
     messages = messages[:-1] if continues_message(messages, kwargs) else messages
     settings = replace(settings, seed=request.seeds[0], describe=False, draft=None, max_time=None)
-    call = read_call(
-        model,
-        next_turn(messages, begun, error),
-        output_type,
-        settings,
-        details=details,
-        max_batch_tokens=max_batch_tokens,
-        receipts=receipts,
-        retries=retries,
-        attempt=request.attempt + 1,
-    )
-    [made] = call.requests
-    check_room([(request.number, 1, len(made.prompt_ids) + made.limit)], max_batch_tokens)
-    return made
+    try:
+        call = read_call(
+            model,
+            next_turn(messages, begun, error),
+            output_type,
+            settings,
+            details=details,
+            max_batch_tokens=max_batch_tokens,
+            receipts=receipts,
+            retries=retries,
+            attempt=request.attempt + 1,
+        )
+        [made] = call.requests
+        check_room([(request.number, 1, len(made.prompt_ids) + made.limit)], max_batch_tokens)
+    except GenError:
+        return None
+    return replace(made, number=request.number, deadline=request.deadline, cache_salt=request.cache_salt)
 
 
 def find_step_rows(model: Model, exact: bool) -> int:

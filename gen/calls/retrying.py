@@ -1,13 +1,11 @@
 """A value that its type refuses, asked for again: the refusal is the next turn of the chat."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from gen.calls.call import Call
-from gen.errors import GenError, ValueRefusedError
+from gen.errors import ValueRefusedError
 from gen.loop.jobs import Job, new_job
 from gen.models.base import Model
-from gen.requests.request import Request
 from gen.tokens.tokenizers import Message
 
 
@@ -27,24 +25,14 @@ def next_turn(messages: Sequence[Message], begun: str, error: ValueRefusedError)
     ]
 
 
-def next_attempt(request: Request, error: ValueRefusedError) -> Request | None:
-    """The request for the next turn; None if there is to be none, or if the context has no room for it."""
-    if request.retry is None:
-        return None
-    try:
-        made = request.retry(request, error)
-    except GenError:
-        return None
-    return replace(made, number=request.number, deadline=request.deadline, cache_salt=request.cache_salt)
-
-
 def next_job(model: Model, call: Call, job: Job) -> Job | None:
     """A job for the next turn, if the value of a job was refused and is asked for again; else None."""
+    if job.request.retry is None:
+        return None
     try:
-        if job.request.retry is not None:
-            call.result(job)
+        call.result(job)
     except ValueRefusedError as error:
-        request = next_attempt(job.request, error)
+        request = job.request.retry(job.request, error)
         return None if request is None else new_job(model, request)
     except Exception:  # the call itself raises it
         pass

@@ -80,8 +80,8 @@ class Request:
         deadline: when its texts end, finished or not, in seconds of `time.monotonic`; None for never.
         cache_salt: its KV cache is shared only with requests that have the same salt.
         late: if its output type is still to be compiled, makes the request to run instead, in another thread.
-        retry: (this request, the error) -> the request for the next turn of its chat, if its value is refused; None
-            where there is to be none.
+        retry: (this request, the error) -> the request for the next turn of its chat, if its value is refused, or None
+            if there is no room for it; None where there is to be none.
         attempt: how often its chat was asked, with this request.
         number: which of a call's prompts it is, from 0.
         sample: which of the prompt's texts this request's first text is, from 0.
@@ -119,7 +119,7 @@ class Request:
     deadline: float | None = None
     cache_salt: str | None = None
     late: "Callable[[Request], Request] | None" = None
-    retry: "Callable[[Request, ValueRefusedError], Request] | None" = None
+    retry: "Callable[[Request, ValueRefusedError], Request | None] | None" = None
     attempt: int = 1
     number: int = 0
     sample: int = 0
