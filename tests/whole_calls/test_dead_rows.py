@@ -11,7 +11,7 @@ from torch import Tensor
 
 import gen
 from gen.samplers import BeamSearchSampler, Sampler, beam_search, greedy, multinomial
-from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
+from tests.helpers import ScriptedModel, ScriptedRows
 
 ALLOWED = [97, 98, 99]
 ONLY = {token: -math.inf for token in range(259) if token not in ALLOWED}  # each once: no_repeat_ngram_size=1
@@ -38,11 +38,6 @@ def test_a_typed_text_that_dies_is_told_nothing_about_dtypes() -> None:
         with pytest.raises(gen.SamplingError, match="no token was left to choose after 2 new ones") as caught:
             gen.generate(DyingModel(value), "ab", gen.regex("[ab]{3}"))
         assert "output type allows" in str(caught.value) and "dtype" not in str(caught.value)
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
 
 
 def after(number: int, prompt: str) -> str:
@@ -79,7 +74,7 @@ def test_a_stream_gives_what_came_before_and_then_the_error(value: float) -> Non
         pieces.completion()
 
 
-def test_the_error_names_the_sample(model: Any) -> None:
+def test_the_error_names_the_sample(llama: Any) -> None:
     """A NaN in the second of three rows."""
 
     class SecondDies:
@@ -92,23 +87,23 @@ def test_the_error_names_the_sample(model: Any) -> None:
             return token_ids, rows, weights
 
     with pytest.raises(gen.SamplingError, match=r"^prompt 0, sample 1: no token was left to choose after 0 new ones"):
-        gen.generate(model, ["a", "b"], sampler=SecondDies())
+        gen.generate(llama, ["a", "b"], sampler=SecondDies())
 
 
 @pytest.mark.parametrize("make", [greedy, multinomial, beam_search])
-def test_processors_that_ban_everything_are_an_error(model: Any, make: Any) -> None:
+def test_processors_that_ban_everything_are_an_error(llama: Any, make: Any) -> None:
     everything = [[token] for token in range(259)]
     for settings in ({"bad_words": everything}, {"logit_bias": dict.fromkeys(range(259), -math.inf)}):
         with pytest.raises(gen.SamplingError, match=r"^prompt 0: no token was left to choose after 0 new ones"):
-            gen.generate(model, ["x", "y"], sampler=make(**settings))
+            gen.generate(llama, ["x", "y"], sampler=make(**settings))
     once = make(logit_bias=ONLY, no_repeat_ngram_size=1)
     with pytest.raises(gen.BatchError, match=r"prompt 1: no token was left to choose after 1 new ones") as caught:
-        gen.generate(model, ["x", "ab"], sampler=once, eos_token_id=[], max_new_tokens=3)
+        gen.generate(llama, ["x", "ab"], sampler=once, eos_token_id=[], max_new_tokens=3)
     text, error = caught.value.results
     assert sorted(text) == [*"abc"]
     assert isinstance(error, gen.SamplingError)
     with pytest.raises(gen.SamplingError, match=r"^prompt 0: no token was left to choose after 3 new ones"):
-        gen.generate(model, "x", sampler=once, eos_token_id=[], max_new_tokens=4)
+        gen.generate(llama, "x", sampler=once, eos_token_id=[], max_new_tokens=4)
 
 
 def likelihood(model: Any, prompt: str, token_ids: list[int]) -> float:
@@ -122,7 +117,7 @@ def likelihood(model: Any, prompt: str, token_ids: list[int]) -> float:
 
 @pytest.mark.parametrize("beams", [6, 7, 40])
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 50.0, -50.0])
-def test_more_beams_than_texts_find_every_text(model: Any, beams: int, penalty: float) -> None:
+def test_more_beams_than_texts_find_every_text(llama: Any, beams: int, penalty: float) -> None:
     """The oracle is all texts of the tokens a, b, c and the eos, each at most once."""
     eos = 257
     bias = {token: value for token, value in ONLY.items() if token != eos}
@@ -134,7 +129,7 @@ def test_more_beams_than_texts_find_every_text(model: Any, beams: int, penalty: 
         if beams < len(texts):
             continue
         found: Any = gen.generate(
-            model,
+            llama,
             [prompt],
             sampler=sampler
             if eos_token_ids
@@ -146,7 +141,7 @@ def test_more_beams_than_texts_find_every_text(model: Any, beams: int, penalty: 
         )
         [found] = found
         scores = {
-            tuple(token for token in text if token != eos): likelihood(model, prompt, text) / len(text) ** penalty
+            tuple(token for token in text if token != eos): likelihood(llama, prompt, text) / len(text) ** penalty
             for text in texts
         }
         assert [tuple(one.token_ids) for one in found] == sorted(scores, key=lambda text: -scores[text])
