@@ -91,6 +91,7 @@ def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable
     def pause(seconds: float) -> None:
         raise AssertionError(f"a pause of {seconds} s")
 
+    import_module("gen.loop.engine_thread")  # before: it would keep this sleep for all later tests
     monkeypatch.setattr("time.sleep", pause)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "https://mirror.example")
