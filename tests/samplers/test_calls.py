@@ -120,18 +120,6 @@ def test_the_torch_backend_takes_at_most_60_device_operations_and_reads_nothing_
 
 
 @each_backend
-@each_set
-@pytest.mark.parametrize("vocab", [33, 2000, 20_000])
-def test_numbers_and_tables_give_the_same_bits(backend: Any, names: tuple[str, ...], vocab: int) -> None:
-    logits = hard_logits(vocab, torch.float32)
-    keys = row_keys(torch.arange(len(logits)), 1)[0]
-    numbers = Parameters(**{name: NUMBERS[name] for name in names}).for_rows(logits)
-    rows = Parameters(**tables(names, len(logits))).for_rows(logits)
-    for one, other in zip(backend.draw(logits, keys, *numbers), backend.draw(logits, keys, *rows), strict=True):
-        assert torch.equal(one, other)
-
-
-@each_backend
 @pytest.mark.parametrize(("rows", "vocab"), [(16, 1000), (16, 33), (32, 2000), (48, 5000), (16, 33_000)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_neutral_values_in_tables_give_what_a_sampler_without_them_gives(

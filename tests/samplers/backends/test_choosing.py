@@ -102,7 +102,7 @@ def test_each_row_may_have_parameters_of_its_own(vocab: int) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=["reads", "torch_backend"])
-@pytest.mark.parametrize("vocab", [1, 33, 1000])
+@pytest.mark.parametrize("vocab", [1, 33, 1000, 32_000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_the_most_likely_token_is_the_lowest_of_the_largest(backend: Any, vocab: int, dtype: torch.dtype) -> None:
     logits = hard_logits(vocab, dtype)
@@ -112,7 +112,7 @@ def test_the_most_likely_token_is_the_lowest_of_the_largest(backend: Any, vocab:
     assert torch.equal(token_ids[alive], expected.probabilities.argmax(-1, keepdim=True)[alive])
     assert not token_ids[~alive].any() and logprobs[~alive].isneginf().all()
     torch.testing.assert_close(
-        logprobs[alive].double(), expected.probabilities.amax(-1)[alive].log(), atol=3e-5, rtol=0
+        logprobs[alive].double(), expected.probabilities.amax(-1)[alive].log(), atol=3e-6, rtol=1e-6
     )
 
 
@@ -140,17 +140,6 @@ def test_the_highest_numbers_are_given_back_as_they_are(backend: Any, vocab: int
     values, token_ids = backend.highest(numbers, n)
     assert torch.equal(values, finite.sort(descending=True).values[:, :n])
     assert torch.equal(values, finite.gather(1, token_ids).where(values > -math.inf, -math.inf))
-
-
-@pytest.mark.parametrize("backend", BACKENDS, ids=["reads", "torch_backend"])
-def test_among_equals_top_p_draws_the_lower_indices(backend: Any) -> None:
-    logits = torch.full((500, 1000), -50.0)
-    logits[:, torch.tensor([900, 3, 130, 140, 600])] = 2.0
-    keys = row_keys(torch.arange(500), 1)[0]
-    for top_k in (None, 2, 20):
-        token_ids, logprobs = backend.draw(logits, keys, *Parameters(top_p=0.5, top_k=top_k).for_rows(logits))
-        assert set(token_ids.flatten().tolist()) == {3, 130, 140}
-        torch.testing.assert_close(logprobs, torch.tensor(1 / 3).log().expand(500))
 
 
 def test_no_parameter_makes_the_host_wait_and_virtual_gpus_give_the_cpus_tokens() -> None:
@@ -189,19 +178,6 @@ def test_the_users_default_device_and_type_change_nothing(backend: Any) -> None:
         torch.set_default_dtype(torch.float32)
     for result, wanted in zip(changed, expected, strict=True):
         torch.testing.assert_close(result, wanted, atol=0, rtol=0)
-
-
-@pytest.mark.parametrize("backend", BACKENDS, ids=["reads", "torch_backend"])
-@pytest.mark.parametrize("parameters", [*COMBINATIONS, {"top_k": 700}], ids=str)
-def test_logits_are_not_changed_and_need_not_be_contiguous(backend: Any, parameters: dict[str, Any]) -> None:
-    wide = torch.randn(4, 1300, generator=torch.Generator().manual_seed(0))
-    logits, before = wide[:, 20:1220], wide.clone()
-    rows = Parameters(**parameters).for_rows(logits)
-    keys = row_keys(torch.arange(4), 1)[0]
-    together = backend.draw(logits, keys, *rows)
-    assert torch.equal(wide, before)
-    alone = backend.draw(logits.contiguous(), keys, *rows)
-    assert torch.equal(together[0], alone[0])
 
 
 @pytest.mark.parametrize(
