@@ -240,21 +240,6 @@ def test_rows_come_and_go_each_with_its_own_constraint(device: str) -> None:
                 stage.advance(slice(0, 4), token_ids, None)
 
 
-def test_a_row_that_moves_goes_on_where_it_was() -> None:
-    stage = DeviceConstraints(3, CPU)
-    first, second = (TokenAutomaton(regex_table(pattern), WORDY) for pattern in ("ab[0-9]", "[x-z]*"))
-    admit(stage, 0, request_of(second, 9))
-    admit(stage, 2, request_of(first, 9))
-    masked(stage, torch.zeros(3, SIZE), [0] * 3)
-    stage.advance(slice(0, 3), torch.tensor([[ord("x")], [0], [ord("a")]]), None)
-    for tensor in stage.tensors():
-        tensor[1].copy_(tensor[2])
-    stage.move(2, 1)
-    admit(stage, 2, request_of(TokenAutomaton(regex_table("c"), WORDY), 9))
-    allowed = [row.isfinite().nonzero().squeeze(1).tolist() for row in masked(stage, torch.zeros(3, SIZE), [1] * 3)]
-    assert allowed[1:] == [[ord("b")], [ord("c")]]
-
-
 def test_a_text_whose_masks_come_where_those_of_another_were_has_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -284,23 +269,6 @@ def test_a_step_that_reads_drafts_leaves_free_rows_alone_whatever_they_were_held
     assert torch.equal(changed[2:], logits[2:])
 
 
-def test_texts_go_on_from_their_ancestors() -> None:
-    stage = DeviceConstraints(3, CPU)
-    admit(stage, 0, request_of(TokenAutomaton(regex_table("a1|b2|c3"), WORDY), 9, seeds=(0, 1, 2)))
-    masked(stage, torch.zeros(3, SIZE), [0] * 3)
-    stage.advance(slice(0, 3), torch.tensor([[ord(letter)] for letter in "abc"]), None)
-    masked(stage, torch.zeros(3, SIZE), [1] * 3)
-    stage.advance(slice(0, 3), torch.tensor([[EOS]] * 3), torch.tensor([2, 2, 0]))
-    allowed = [row.isfinite().nonzero().squeeze(1).tolist() for row in masked(stage, torch.zeros(3, SIZE), [1] * 3)]
-    assert allowed == [[ord("3")], [ord("3")], [ord("1")]]
-
-
-def test_a_text_that_was_begun_before_goes_on() -> None:
-    stage = DeviceConstraints(1, CPU)
-    admit(stage, 0, request_of(TokenAutomaton(regex_table("(ab|cd)[0-9]"), WORDY), 9), made=[ord("c"), ord("d")])
-    assert masked(stage, torch.zeros(1, SIZE), [2])[0].isfinite().nonzero().squeeze(1).tolist() == [*range(48, 58)]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_logits_of_any_dtype_are_masked(dtype: torch.dtype) -> None:
     stage = DeviceConstraints(1, CPU)
@@ -310,24 +278,3 @@ def test_logits_of_any_dtype_are_masked(dtype: torch.dtype) -> None:
     allowed = changed[0].isfinite().nonzero().squeeze(1)
     assert allowed.tolist() == [token for token, spelt in enumerate(WORDY.tokens) if spelt.isdigit()]
     assert torch.equal(changed[0, allowed], logits[0, allowed].to(changed.dtype))
-
-
-def test_a_step_on_a_gpu_has_no_host_sync() -> None:
-    automaton = TokenAutomaton(regex_table("[a-z]{3,30}"), WORDY)
-    with virtual_gpus(1):
-        device = torch.device("cuda:0")
-        automaton.place(device)
-        stage = DeviceConstraints(2, device)
-        logits = torch.zeros(2, SIZE, device=device)
-        generated = torch.zeros(2, 1, dtype=torch.int64, device=device)
-        with no_host_sync():
-            admit(stage, 0, request_of(automaton, 40, seeds=(0, 1)))
-            for _ in range(5):
-                stage.prepare(slice(0, 2))
-                changed = stage(logits, slice(0, 2), generated, generated, generated)
-                room = stage.room(changed, slice(0, 2), generated, generated.bool().squeeze(1))
-                chosen = changed.argmax(1, keepdim=True)
-                fits = room.fits(chosen)
-                room.narrow(~fits.squeeze(1))
-                stage.advance(slice(0, 2), torch.where(fits, chosen, 0), None)
-                generated += 1

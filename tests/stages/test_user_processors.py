@@ -8,20 +8,15 @@ import torch
 from torch import Tensor
 from transformers import (
     EtaLogitsWarper,
-    ExponentialDecayLengthPenalty,
-    ForcedBOSTokenLogitsProcessor,
     ForcedEOSTokenLogitsProcessor,
     InfNanRemoveLogitsProcessor,
     LogitsProcessor,
     LogitsProcessorList,
-    MinLengthLogitsProcessor,
     NoBadWordsLogitsProcessor,
     NoRepeatNGramLogitsProcessor,
     PrefixConstrainedLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
-    SuppressTokensAtBeginLogitsProcessor,
-    SuppressTokensLogitsProcessor,
     TypicalLogitsWarper,
 )
 from transformers.generation.logits_process import TopHLogitsWarper, WatermarkLogitsProcessor
@@ -30,7 +25,6 @@ import gen
 from gen.loop.options import Options
 from gen.loop.runner import run_all
 from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial
-from gen.stages.user_processors import UserProcessors
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 from tests.helpers.demo import short_demo
 from tests.loop.calls import new_jobs, run_in_rows
@@ -105,12 +99,7 @@ OF_ONE_ROW = {
     "n-grams": lambda: NoRepeatNGramLogitsProcessor(2),
     "bad words": lambda: NoBadWordsLogitsProcessor([[97], [32, 98]], eos_token_id=[258]),
     "bias": lambda: SequenceBiasLogitsProcessor([[[101], 4.0], [[101, 101], -30.0]]),
-    "minimum": lambda: MinLengthLogitsProcessor(30, [0]),
-    "suppressed": lambda: SuppressTokensLogitsProcessor([*range(0, 256, 3)]),
-    "suppressed first": lambda: SuppressTokensAtBeginLogitsProcessor([*range(0, 256, 2)], begin_index=19),
-    "first": lambda: ForcedBOSTokenLogitsProcessor(100),
     "last": lambda: ForcedEOSTokenLogitsProcessor(25, 258),
-    "decay": lambda: ExponentialDecayLengthPenalty((3, 1.5), 258, 10),
     "typical": lambda: TypicalLogitsWarper(0.3),
     "prefix": lambda: PrefixConstrainedLogitsProcessor(lambda row, ids: [int(ids[-1]) ^ 1, int(ids[0]), 7], 1),
     "NaN": InfNanRemoveLogitsProcessor,
@@ -133,18 +122,6 @@ def test_processors_of_transformers_see_a_row_at_a_time_and_give_its_texts(model
     for rows in (2, 8):
         groups = run_in_rows(model, PROMPTS, rows, logits_processors=[make()], eos_token_id=[258], max_new_tokens=14)
         assert [completion.token_ids for [completion] in groups] == wanted
-
-
-def test_long_calls_show_them_each_step(model: Any) -> None:
-    seen: list[int] = []
-
-    def note(input_ids: Tensor, scores: Tensor) -> Tensor:
-        seen.append(input_ids.shape[1])
-        return scores
-
-    plain = gen.generate(model, "abc", seed=1, max_new_tokens=40)
-    assert gen.generate(model, "abc", seed=1, max_new_tokens=40, logits_processors=[note]) == plain
-    assert seen == [*range(3, 43)]
 
 
 WAITING = {
@@ -293,20 +270,6 @@ def test_processors_run_in_their_order_after_penalties_and_before_the_sampler(mo
     text = gen.generate(model, "x", sampler=banned, logits_processors=[first, second, second], max_new_tokens=3)
     assert text == "ppp"
     assert calls == ["first", "second", "second"] * 3
-
-
-def test_streamed_the_text_is_the_same(model: Any) -> None:
-    whole = gen.generate(model, PROMPTS[0], logits_processors=[Strict()], seed=1, max_new_tokens=16)
-    pieces = gen.stream(model, PROMPTS[0], logits_processors=[Strict()], seed=1, max_new_tokens=16)
-    assert "".join(pieces) == whole
-
-
-def test_a_request_without_processors_costs_nothing() -> None:
-    stage = UserProcessors(2, torch.device("cpu"))
-    [job] = new_jobs(ScriptedModel("a"), ["x"])
-    stage.admit(slice(0, 1), [job.request], [job.tokens])
-    assert stage.key() is None
-    assert [*stage.tensors()] == []
 
 
 @pytest.mark.parametrize(
