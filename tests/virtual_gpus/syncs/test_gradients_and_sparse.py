@@ -46,14 +46,11 @@ def test_gradients_of_products_look_for_zeros(function: Callable[[Tensor], Tenso
 
 
 WAITS: dict[str, tuple[Callable[[Any], object], bool]] = {
-    "to_sparse": (lambda x: x.dense.to_sparse(), True),
-    "to_sparse_csr": (lambda x: x.dense.to_sparse_csr(), True),
     "COO to CSR": (lambda x: x.coo.to_sparse_csr(), False),
     "CSR to COO": (lambda x: x.csr.to_sparse(), False),
     "to_dense": (lambda x: x.coo.to_dense(), False),
     "a size that is given": (lambda x: torch.sparse_coo_tensor(x.indices, x.values, (3, 3)), False),
     "a size that is not": (lambda x: torch.sparse_coo_tensor(x.indices, x.values), True),
-    "coalesce": (lambda x: torch.sparse_coo_tensor(x.indices, x.values, (3, 3)).coalesce(), True),
     "one row": (lambda x: x.coo[0], True),
     "rows": (lambda x: x.coo.index_select(0, x.rows), True),
     "a part": (lambda x: x.coo.narrow_copy(0, 0, 1), True),

@@ -64,11 +64,3 @@ def test_forward_derivatives_ask_for_shapes_on_meta() -> None:
     with virtual_gpus(1):
         point = torch.tensor([1 + 2j], dtype=torch.complex128, device="cuda", requires_grad=True)
         assert torch.autograd.gradcheck(torch.cosh, point, check_forward_ad=True, fast_mode=True)
-
-
-def test_meta_tensors_are_on_no_gpu() -> None:
-    with virtual_gpus(1):
-        numbers = torch.ones(2, device="cuda")
-        assert numbers.to("meta").is_meta and not numbers.to("meta").is_cuda
-        for made in (torch.empty_like(numbers, device="meta"), numbers.new_zeros(3, device="meta")):
-            assert made.device.type == "meta"

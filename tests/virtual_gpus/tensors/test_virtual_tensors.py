@@ -129,8 +129,10 @@ def test_a_thread_that_was_there_before_has_the_devices_too() -> None:
 
 
 def test_device_contexts_and_default_devices_place_tensors() -> None:
+    host = torch.ones(2)
     with virtual_gpus(2):
         with torch.device("cuda:1"):
+            assert torch.as_tensor(host).device == torch.asarray(host).device == torch.device("cuda:1")
             assert torch.zeros(1).device == nn.Linear(2, 2).weight.device == torch.device("cuda:1")
             assert torch.zeros(1, device="cpu").device.type == "cpu"
             with torch.device("meta"):
@@ -157,14 +159,6 @@ def test_the_mistake_is_explained() -> None:
     assert f"mat2: (3, 4) float32 on cuda:0, made at {here}:{line + 3} " in message
     assert "Move `mat2` with .to('cuda:1')" in message
     assert isinstance(caught.value, RuntimeError)
-
-
-def test_a_cpu_tensor_in_a_mix_tells_where_it_was_made() -> None:
-    with virtual_gpus(1):
-        scores = torch.zeros(2, device="cuda")
-        penalties = torch.ones(2)
-        with pytest.raises(DeviceMismatchError, match=r"other: \(2,\) float32 on cpu, made at .*virtual_tensors.py"):
-            scores + penalties
 
 
 def test_a_cpu_tensor_that_was_computed_tells_which_variable_holds_it() -> None:
@@ -220,15 +214,6 @@ def test_in_place_views_change_the_tensor_itself() -> None:
         assert numbers.cpu().tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
-def test_views_share_memory() -> None:
-    with virtual_gpus(2):
-        numbers = torch.zeros(2, 3, device="cuda:1")
-        numbers[1].add_(1)
-        numbers[:, 0] = 7.0
-        numbers.view(-1)[-1:].fill_(5)
-        assert numbers.tolist() == [[7, 0, 0], [7, 1, 5]]
-
-
 def test_out_is_resized_and_filled() -> None:
     with virtual_gpus(2):
         total = torch.empty(0, device="cuda:1")
@@ -264,15 +249,6 @@ def test_moving_a_module_keeps_its_parameters_and_ties() -> None:
         model.cpu()
     assert model["head"].weight is model["embedding"].weight is weight
     assert type(weight.data) is torch.Tensor
-
-
-def test_gradients_pass_between_devices() -> None:
-    leaf = torch.ones(2, requires_grad=True)
-    with virtual_gpus(2):
-        ((leaf.to("cuda:0") * 3).to("cuda:1") * 2).sum().backward()  # type: ignore[no-untyped-call]
-    assert leaf.grad is not None
-    assert leaf.grad.tolist() == [6, 6]
-    assert leaf.grad.device.type == "cpu"
 
 
 def test_tensors_print_as_those_of_cuda_do() -> None:
@@ -312,20 +288,6 @@ def test_generators_draw_what_the_cpus_draw() -> None:
         assert torch.equal(torch.rand(4, generator=generator, device="cuda:1").cpu(), expected)
         generator.manual_seed(5)
         assert torch.equal(torch.empty(4, device="cuda:1").uniform_(generator=generator).cpu(), expected)
-
-
-def test_a_generator_of_another_kind_of_device_is_refused() -> None:
-    with virtual_gpus(2):
-        on_cpu, on_gpu = torch.Generator(), torch.Generator(device="cuda:1")
-        scores = torch.ones(3, device="cuda:1")
-        for draw in (
-            lambda: torch.multinomial(scores, 1, generator=on_cpu),
-            lambda: torch.rand(3, device="cuda:1", generator=on_cpu),
-            lambda: torch.rand(3, generator=on_gpu),
-            lambda: torch.ones(3).exponential_(generator=on_gpu),
-        ):
-            with pytest.raises(DeviceMismatchError, match="device type for generator but found"):
-                draw()  # type: ignore[no-untyped-call]
 
 
 def test_each_gpu_has_a_random_state_of_its_own() -> None:
@@ -373,13 +335,6 @@ def test_queries_of_the_hardware_have_answers() -> None:
         assert torch.cuda.memory_allocated() == 0
         assert not torch.cuda.is_current_stream_capturing()
         assert torch.device(1) == torch.device("cuda:1")
-
-
-def test_code_with_a_kernel_of_its_own_can_tell_a_virtual_gpu() -> None:
-    with virtual_gpus(1):
-        numbers = torch.zeros(2, device="cuda")
-        assert numbers.is_cuda and numbers.device.type == "cuda"
-        assert torch.cuda.get_device_name(numbers.device) == "Virtual GPU"
 
 
 def test_factories_keep_requires_grad_and_copy_arrays() -> None:

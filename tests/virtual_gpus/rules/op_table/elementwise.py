@@ -60,6 +60,7 @@ def _in_place(name: str) -> list[Case]:
         Case(f"{name} a CPU scalar, with GPU", run, (floats(HOST), floats(GPU0)), REFUSED, rule=_ITERATOR),
         Case(f"{name} GPU, with another GPU", run, (floats(GPU0, 2), floats(GPU1, 2)), REFUSED, rule=_ITERATOR),
         Case(f"{name} CPU, with GPU", run, (floats(HOST, 2), floats(GPU1, 2)), REFUSED, rule=_ITERATOR),
+        Case(f"{name} CPU, with a GPU's scalar", run, (floats(HOST, 2), floats(GPU1)), REFUSED, rule=_ITERATOR),
     ]
 
 
