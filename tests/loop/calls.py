@@ -6,6 +6,7 @@ from gen.calls.reading import read_call
 from gen.completions import Completion
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
+from gen.loop.replay.recorded import Recorded
 from gen.loop.runner import run_all
 from gen.requests.settings import Settings
 from gen.samplers import greedy
@@ -23,6 +24,14 @@ def run_in_rows(model: Any, prompts: Any, rows: int, **arguments: Any) -> list[l
     jobs = new_jobs(model, prompts, **arguments)
     run_all(model, jobs, Options(rows=rows))
     return [job.completions() for job in jobs]
+
+
+def kept_rows(model: Any) -> Recorded:
+    """The set of rows that the model keeps, without taking it away."""
+    rows = model.idle.take()
+    model.idle.put(rows)
+    assert isinstance(rows, Recorded)
+    return rows
 
 
 def check_resumed(model: Any, kind: Any, every: int, **arguments: Any) -> None:

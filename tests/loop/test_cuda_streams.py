@@ -13,7 +13,7 @@ import gen
 from gen.loop import decoder
 from gen.loop.results.ring import Ring
 from gen.runtime import streams as streams_of_gen
-from gen.runtime.streams import Streams, lend
+from gen.runtime.streams import lend
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
 from tests.virtual_gpus.whole_programs.test_transformers import split
 from virtual_gpus import virtual_gpus, virtual_tensor
@@ -171,17 +171,6 @@ def test_a_text_is_the_same_whatever_is_current_between_its_pieces(device: str, 
         assert "".join(pieces[:-1]) == expected
 
 
-def test_a_stream_that_is_closed_early_leaves_the_current_device(launches: list[Launch]) -> None:
-    with virtual_gpus(3):
-        stream = gen.stream(adapter("cuda:1"), "Ada", seed=5, max_new_tokens=20)
-        with around(2) as callers:
-            launches.clear()
-            next(stream)
-            stream.close()
-            assert torch.cuda.current_device() == 2
-            check(launches, callers, 1)
-
-
 def test_engines_use_their_own(launches: list[Launch]) -> None:
     with virtual_gpus(3):
         model = adapter("cuda:1")
@@ -230,53 +219,6 @@ def test_what_is_launched_at_load_is_under_the_models_device(launches: list[Laun
         model.register_forward_pre_hook(lambda *_: forwards.add(torch.cuda.current_device()))
         gen.from_transformers(model, byte_tokenizer())
         assert forwards == {1} and torch.cuda.current_device() == 2
-
-
-def test_own_streams_wait_for_what_the_caller_has_launched() -> None:
-    waits: list[tuple[Any, Any]] = []
-
-    with virtual_gpus(2), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda.Stream, "wait_stream", lambda own, other: waits.append((own, other)))
-        model = sharded()
-        streams = Streams(model.placement)
-        with around(0) as callers:
-            with streams.current():
-                inside = {torch.cuda.current_stream(gpu) for gpu in range(2)}
-            assert {own for own, _ in waits} == inside and {other for _, other in waits} == callers
-
-
-def test_threads_have_streams_of_their_own(launches: list[Launch]) -> None:
-    with virtual_gpus(2):
-        model = adapter("cuda:1")
-        barrier = threading.Barrier(2)
-        both = gen.generate(model, "Ada", seed=5, max_new_tokens=12)
-        made: list[Any] = []
-
-        def run() -> None:
-            stream = gen.stream(model, "Ada", seed=5, max_new_tokens=12)
-            first = next(stream)
-            barrier.wait(timeout=60)  # both calls run now
-            made.append(first + "".join(stream))
-
-        launches.clear()
-        threads = [threading.Thread(target=run) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert made == [both, both]
-        assert len({stream for gpu, _, stream in launches if gpu == 1}) == 2
-
-
-def test_rows_that_do_not_fit_give_their_streams_to_the_next_ones(launches: list[Launch]) -> None:
-    """A new stream would have new workspaces, and could not use the memory that the old one gave back."""
-    with virtual_gpus(2):
-        model = adapter("cuda:1")
-        launches.clear()
-        for prompts in (["a"], ["a", "b", "c"], ["a"] * 5):
-            gen.generate(model, prompts, max_new_tokens=3)
-        gen.generate(model, "a", sampler=gen.samplers.beam_search(2), max_new_tokens=3)
-        assert len({stream for gpu, _, stream in launches if gpu == 1}) == 1
 
 
 def test_calls_one_after_another_have_the_same_streams(lent: list[Any]) -> None:

@@ -147,20 +147,6 @@ def test_requests_of_an_engine_are_not_harmed_by_each_others_functions(llama: An
                 assert stream.completion().text == expected[number]
 
 
-def test_functions_of_a_text_that_has_ended_harm_no_other(llama: Any) -> None:
-    def naive(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-        if lengths.max() > 12:
-            raise Planted("naive")
-        return logits
-
-    expected = gen.generate(llama, "a", sampler=greedy(), max_new_tokens=30)
-    with gen.Engine(llama, rows=2) as engine:
-        long = engine.submit("a", sampler=greedy(), max_new_tokens=30)
-        short = engine.submit("b", sampler=greedy(), max_new_tokens=3, logits_processors=[naive])
-        assert long.completion().text == expected
-        assert len(short.completion().token_ids) == 3
-
-
 def test_agenerate_tells_who_failed_at_a_later_token(llama: Any) -> None:
     arguments: Any = {"sampler": greedy(), "max_new_tokens": LIMITS}
     expected: Any = gen.generate(llama, PROMPTS, **arguments)

@@ -8,16 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import gen
 from gen.loop.decoder import Decoder
 from gen.loop.searches.drawing import Drawing
 from gen.loop.speculation.widths import Widths
 from gen.models.transformers.model import TransformersModel
-from gen.samplers import BeamSearchSampler, MultinomialSampler
-from gen.samplers.backends import choosing, torch_backend
+from gen.samplers import BeamSearchSampler
 from gen.stages.device_constraints import DeviceConstraints
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.launches import launches
@@ -58,13 +55,22 @@ class Counter:
     ("sampler", "own", "sampling"),
     [
         (gen.samplers.greedy(), 6, 12),
+        (gen.samplers.multinomial(temperature=0.8), 7, 31),
         (gen.samplers.multinomial(temperature=0.8, top_k=50, top_p=0.9), 7, 40),
         (gen.samplers.beam_search(4), 24, 21),
         (gen.samplers.beam_search(4, early_stopping=True, length_penalty=0.5), 25, 21),
         (gen.samplers.beam_search(2, early_stopping="never", length_penalty=0.5), 25, 21),
         (gen.samplers.beam_search(4, repetition_penalty=1.2), 42, 10),
     ],
-    ids=["greedy", "cuts", "beams", "beams that stop early", "beams to the limit", "beams with a penalty"],
+    ids=[
+        "greedy",
+        "temperature",
+        "cuts",
+        "beams",
+        "beams that stop early",
+        "beams to the limit",
+        "beams with a penalty",
+    ],
 )
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_step_launches_little_beside_the_model(
@@ -129,31 +135,3 @@ def _counts_of_a_step(
     limit = 3 if width == 1 and not settings.get("speculate") else 60
     gen.generate(model, ["ab", "c"], output_type, sampler=sampler, max_new_tokens=limit, **settings)
     return found
-
-
-class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what would be launched if these tensors were on a GPU; tensors without a dimension count as the CPU's."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = [one for one in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-        self.count += launches(func) and not (given and all(one.dim() == 0 for one in given))
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(
-    ("settings", "most"),
-    [({"temperature": 0}, 12), ({"temperature": 0.8}, 31), ({"temperature": 0.8, "top_k": 50, "top_p": 0.9}, 40)],
-)
-def test_the_torch_sampler_takes_few_launches(
-    settings: dict[str, Any], most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(choosing, "_backend", lambda logits: torch_backend)
-    sampler, arguments = MultinomialSampler(**settings), (torch.randn(2, 1000), torch.ones(2), torch.arange(2))
-    for _ in range(2):  # things that are made once are made in the first step
-        with Launches() as launched:
-            sampler.step(*arguments)
-    assert 2 < launched.count <= most + 2  # two are for the ancestors and the weights

@@ -9,8 +9,7 @@ import torch
 
 import gen
 from gen.loop.prefixes.columns import Columns
-from gen.loop.prefixes.tree import PrefixTree, tree_of
-from gen.loop.runner import Runner
+from gen.loop.prefixes.tree import PrefixTree
 from tests.helpers import byte_tokenizer, tiny_model
 from virtual_gpus import virtual_gpus
 
@@ -205,24 +204,6 @@ def test_salts_do_not_share_live_rows(model: Any) -> None:
         assert [one.cached_tokens for one in made.values()] == [0, 0, 79]
         assert made["a"].token_ids == made["b"].token_ids == made[None].token_ids
         first.cancel()
-
-
-def test_kept_texts_make_way_before_rows_are_halved(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompt, advance, tree = some(4, 60), Runner.advance, tree_of(model)
-    counts: list[int] = []
-    with gen.Engine(model, rows=2) as engine:
-        engine.submit(prompt, **SAMPLED).completion()
-        assert tree is not None and tree.spare(torch.device("cpu")) > 0
-
-        def failing(self: Any) -> None:
-            monkeypatch.setattr(Runner, "advance", advance)
-            self._recover(torch.OutOfMemoryError("CUDA out of memory."))
-            counts.append(self._steps.decoder.count)
-
-        monkeypatch.setattr(Runner, "advance", failing)
-        made = engine.submit(prompt, **SAMPLED).completion()
-        assert counts == [2] and made.cached_tokens == 0
-        assert made.token_ids == gen.generate(model, prompt, details=True, **SAMPLED).token_ids
 
 
 def test_release_keeps_nothing(model: Any) -> None:

@@ -19,6 +19,7 @@ from gen.loop.prefixes.sharing import together
 from gen.models.transformers.model import TransformersModel
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.loop.calls import new_jobs
+from tests.loop.test_prefix_tree import some
 
 SHAPES = ["llama", "gemma3", "bloom", "mixtral", "mistral_window"]
 SHAPES += ["deepseek_v3", "llama4_chunked", "qwen3_next", "gpt_neo"]
@@ -32,11 +33,6 @@ class Counting(TransformersModel):
     def forward_all(self, token_ids: Tensor, *rest: Any, **options: Any) -> Tensor:
         self.read += token_ids.numel() if token_ids.shape[1] > 1 else 0
         return super().forward_all(token_ids, *rest, **options)
-
-
-def some(seed: int, count: int) -> list[int]:
-    source = random.Random(seed)
-    return [source.randrange(256) for _ in range(count)]
 
 
 @pytest.fixture
@@ -106,18 +102,6 @@ def test_nothing_is_read_alone_for_little(counting: Counting) -> None:
     head = some(1, 40)
     made = gen.generate(counting, [[*head, number] for number in range(5)], max_new_tokens=2, seed=1, details=True)
     assert not any(one.cached_tokens for one in made)
-
-
-def test_a_request_that_joins_an_engine_copies_a_live_rows_prompt(counting: Counting) -> None:
-    head = some(2, 100)
-    with gen.Engine(counting, rows=4) as engine:
-        first = engine.submit([*head, 1], max_new_tokens=400, eos_token_id=[], seed=1)
-        next(first)
-        second = engine.submit([*head, 2, 3], max_new_tokens=4, eos_token_id=[], seed=2)
-        assert second.completion().cached_tokens == 100
-        other = engine.submit([*head[1:], 2], max_new_tokens=4, eos_token_id=[], seed=2)
-        assert other.completion().cached_tokens == 0
-        first.cancel()
 
 
 def test_columns_that_another_model_has_read_are_given_to_nobody(counting: Counting) -> None:

@@ -18,12 +18,11 @@ from gen.loop.jobs import Job
 from gen.loop.options import Options
 from gen.loop.row_pool import RowPool
 from gen.loop.runner import Runner, run_all
-from gen.loop.slots import view_bucket
 from gen.loop.speculation.widths import Widths
 from gen.models.transformers.rows import TransformersRows
 from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
-from tests.loop.calls import new_jobs, run_in_rows
+from tests.loop.calls import kept_rows, new_jobs, run_in_rows
 from virtual_gpus import virtual_gpus
 
 Event = tuple[str, Any]
@@ -36,8 +35,10 @@ class Logged(ScriptedModel):
         super().__init__(script)
         self.refillable, self.whole_prompts, self.most = refillable, whole_prompts, most
         self.log: list[Event] = []
+        self.made = 0  # how often rows were
 
     def new_rows(self, count: int, length: int) -> "LoggedRows":
+        self.made += 1
         return LoggedRows(self, count, length)
 
     def filled(self) -> list[tuple[int, list[int]]]:
@@ -293,30 +294,6 @@ def test_a_job_is_cancelled_while_its_prompt_is_read_in_parts() -> None:
     assert texts([other]) == ["done"]
 
 
-@pytest.mark.parametrize("rows", [1, 2, 8])
-def test_one_prompt_that_cannot_be_read_fails_alone(rows: int) -> None:
-    model, prompts = Logged(lambda prompt: prompt.encode()), ["good", "bad!", "nice", "worse!", "fine"]
-    jobs = new_jobs(model, prompts)
-    ended: list[Job] = []
-    run_all(model, jobs, Options(rows=rows), ended.append)
-    for prompt, job in zip(prompts, jobs, strict=True):
-        if "!" in prompt:
-            with pytest.raises(ValueError, match="it has a !"):
-                job.completions()
-        else:
-            assert texts([job]) == [prompt]
-    assert len(ended) == len(jobs)
-    with pytest.raises(gen.BatchError) as caught:
-        gen.generate(model, prompts)
-    assert [one if isinstance(one, str) else type(one) for one in caught.value.results] == [
-        "good",
-        ValueError,
-        "nice",
-        ValueError,
-        "fine",
-    ]
-
-
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("where", [5, 25, 49])
 def test_a_prompt_that_cannot_be_read_on_fails_alone_and_frees_its_row(where: int) -> None:
@@ -429,7 +406,7 @@ class OutOfMemory:
 
 def told(groups: Any) -> list[Any]:
     return [
-        (one.text, one.token_ids, one.finish_reason, one.seed)
+        (one.text, one.token_ids, one.finish_reason, one.seed, [top.token_ids for top in one.top_logprobs or []])
         for group in groups
         for one in (group if isinstance(group, list) else [group])
     ]
@@ -441,6 +418,7 @@ def test_texts_are_the_same_wherever_memory_ran_out(
 ) -> None:
     arguments: Any = {"sampler": sampler, "seed": range(8), "max_new_tokens": LIMITS, "details": True}
     arguments["speculate"] = gen.Speculation() if wide else False
+    arguments["top_logprobs"] = 3 if isinstance(sampler, MultinomialSampler) else None
     monkeypatch.setattr(Widths, "choose", lambda self, count, texts: 4)
     monkeypatch.setattr(runner, "_HEADROOM", 8)  # so that rows grow, too
     # jobs that end first come first, so that rows move
@@ -473,14 +451,14 @@ def test_rows_that_cannot_be_made_are_halved_too_and_the_old_ones_are_freed_befo
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Small(Logged):
-        made: weakref.ref[LoggedRows] | None = None
+        last: weakref.ref[LoggedRows] | None = None
 
         def new_rows(self, count: int, length: int) -> LoggedRows:
-            assert self.made is None or self.made() is None, "the old rows are still there"
+            assert self.last is None or self.last() is None, "the old rows are still there"
             if count > 8:
                 raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
             rows = super().new_rows(count, length)
-            self.made = weakref.ref(rows)
+            self.last = weakref.ref(rows)
             return rows
 
     model, prompts = Small(say, most=2), [f"{length:02}" for length in range(20)]
@@ -496,61 +474,14 @@ def test_where_not_even_one_prompt_fits_the_error_says_so(sampler: Sampler) -> N
         gen.generate(Logged("x", most=0), ["a", "b", "c"], sampler=sampler)
 
 
-class Measured(Logged):
-    """Logs how many tokens its rows have room for."""
-
-    def __init__(self, script: Any) -> None:
-        super().__init__(script)
-        self.room: list[int] = []
-
-    def new_rows(self, count: int, length: int) -> LoggedRows:
-        model = self
-
-        class Rows(LoggedRows):
-            def grow(self, length: int) -> None:
-                model.room.append(self.count * length)
-                super().grow(length)
-
-        self.room.append(count * length)
-        return Rows(self, count, length)
-
-
-def double(prompt: str) -> list[int]:
-    """Two y for each x of the prompt, less the y that it has already."""
-    return [*b"y"] * (2 * prompt.count("x") - prompt.count("y"))
-
-
-def test_what_a_step_looks_at_does_not_depend_on_how_rows_have_grown() -> None:
-    """Parts of a job share rows that others have grown: in bfloat16 another number of columns may give other bits."""
-    model = Measured(double)
-    for limit in (60, 300):
-        gen.generate(model, ["x" * 150], max_new_tokens=limit)
-    assert [view_bucket(length) for length in model.room] == model.room == [224, 512]
-
-
 def test_kept_rows_serve_the_next_call_unless_there_are_more_than_may_be() -> None:
-    model = Measured(say)
-    run_in_rows(model, ["02"] * 8, 8)
-    assert len(model.room) == 1
-    run_in_rows(model, ["02"] * 3, 8)
-    assert len(model.room) == 1
-    run_in_rows(model, ["02"] * 8, 2)
-    assert len(model.room) == 2
-    assert max(model.stepped()[-8:]) == 2
-
-
-def test_what_one_text_asked_for_costs_nothing_once_all_rows_are_free() -> None:
-    counts: list[int] = []
-
-    def count(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-        counts.append(len(logits))
-        return logits
-
     model = Logged(say)
-    jobs = new_jobs(model, ["03"], logits_processors=[count]) + new_jobs(model, ["09", "04"])
-    run_all(model, jobs, Options(rows=1))
-    assert texts(jobs) == ["abc", "abcdefghi", "abcd"]
-    assert len(counts) == 4
+    run_in_rows(model, ["02"] * 8, 8)
+    run_in_rows(model, ["02"] * 3, 8)
+    assert model.made == 1
+    run_in_rows(model, ["02"] * 8, 2)
+    assert model.made == 2
+    assert max(model.stepped()[-8:]) == 2
 
 
 class Weighing:
@@ -593,9 +524,8 @@ def test_what_was_recorded_in_deterministic_mode_is_not_run_outside_of_it(llama:
     llama.release()
     arguments: Any = {"sampler": multinomial(temperature=0.8), "seed": 1, "max_new_tokens": 40}
     expected = gen.generate(llama, PROMPTS, **arguments)
-    rows = llama.idle.take()
+    rows = kept_rows(llama)
     assert rows.recordings
-    llama.idle.put(rows)
     usual = dict(rows.recordings)
     for deterministic in (True, False):
         torch.use_deterministic_algorithms(deterministic)

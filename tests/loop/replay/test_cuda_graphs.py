@@ -8,7 +8,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -20,12 +19,11 @@ import gen
 from gen.loop import row_pool
 from gen.loop.replay import cuda_graphs, recorded
 from gen.loop.replay.cuda_graphs import Graph
-from gen.loop.replay.recorded import Recorded
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import MultinomialSampler, Sampler
 from gen.samplers.base import Sampled
 from tests.helpers import byte_tokenizer, tiny_model
-from tests.helpers.waits import waits
+from tests.loop.calls import kept_rows
 from virtual_gpus import no_host_sync, virtual_gpus
 from virtual_gpus.machine import active_machine
 
@@ -73,17 +71,9 @@ def tokens(model: TransformersModel, sampler: Any = None, new_tokens: int | list
     return [[one.token_ids for one in texts] if isinstance(texts, list) else texts.token_ids for texts in made]
 
 
-def kept(model: TransformersModel) -> Recorded:
-    """The set of rows that the model keeps, without taking it away."""
-    rows: Any = model.idle.take()
-    model.idle.put(rows)
-    assert isinstance(rows, Recorded)
-    return rows
-
-
 def graphs(model: TransformersModel) -> list[Graph]:
     """The graphs captured on the rows that the model keeps."""
-    return [one for one in kept(model).recordings.values() if isinstance(one, Graph)]
+    return [one for one in kept_rows(model).recordings.values() if isinstance(one, Graph)]
 
 
 @pytest.fixture
@@ -111,12 +101,12 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]
 def test_tokens_with_graphs_are_those_without(shape: str, sampler: str, gpu: torch.device) -> None:
     model = adapter(gpu, shape)
     eager = tokens(model, SAMPLERS[sampler], cuda_graph=False)
-    assert not kept(model).recordings
+    assert not kept_rows(model).recordings
     assert tokens(model, SAMPLERS[sampler]) == eager
-    recordings = dict(kept(model).recordings)
+    recordings = dict(kept_rows(model).recordings)
     assert len(recordings) >= 2 and all(isinstance(graph, Graph) for graph in recordings.values())
     assert tokens(model, SAMPLERS[sampler]) == eager  # replayed from the first step that has a graph
-    assert kept(model).recordings == recordings
+    assert kept_rows(model).recordings == recordings
 
 
 @pytest.mark.parametrize("sampler", ["each its own", "beams"])
@@ -133,12 +123,13 @@ def test_streams_and_engines_run_graphs(gpu: torch.device) -> None:
     arguments: dict[str, Any] = {"seed": 5, "max_new_tokens": 12, "eos_token_id": []}
     eager = [gen.generate(model, prompt, cuda_graph=False, **arguments) for prompt in PROMPTS]
     assert ["".join(gen.stream(model, prompt, **arguments)) for prompt in PROMPTS] == eager
-    assert kept(model).recordings
+    assert kept_rows(model).recordings
     model.release()
     with gen.Engine(model, rows=4) as engine:
         streams = [engine.submit(prompt, **arguments) for prompt in PROMPTS]
         assert [stream.completion().text for stream in streams] == eager
-    assert all(isinstance(graph, Graph) for graph in kept(model).recordings.values()) and kept(model).recordings
+    recordings = kept_rows(model).recordings
+    assert recordings and all(isinstance(graph, Graph) for graph in recordings.values())
 
 
 def test_threads_capture_beside_each_other(gpu: torch.device) -> None:
@@ -167,12 +158,12 @@ def test_a_step_is_captured_once_it_is_worth_it_and_the_largest_first(
 def test_growing_drops_graphs_and_their_memory(captures: list[tuple[int, int]], gpu: torch.device) -> None:
     model = adapter(gpu)
     tokens(model, new_tokens=20)
-    old = ref(next(iter(kept(model).recordings.values())))
+    old = ref(next(iter(kept_rows(model).recordings.values())))
     tokens(model, new_tokens=45)
     gc.collect()
     assert old() is None
     assert {shape[1] for shape in captures} == {32, 64, 96, 128}
-    assert kept(model).decoder.length == 128
+    assert kept_rows(model).decoder.length == 128
 
 
 def reserved(gpu: torch.device) -> int:
@@ -189,21 +180,21 @@ def test_graphs_count_as_memory_that_a_model_keeps_idle(
     wide = tiny_model(vocab_size=100_000).to(gpu)  # its logits are larger than the unit in which memory is counted
     model = gen.from_transformers(wide, byte_tokenizer(), probe=False)
     tokens(model, cuda_graph=False)
-    without, alone = reserved(gpu), kept(model).sizes()[gpu]
+    without, alone = reserved(gpu), kept_rows(model).sizes()[gpu]
     tokens(model)
     with_graphs = reserved(gpu)
     assert captures
     assert with_graphs > without
-    assert kept(model).sizes()[gpu] - alone >= (with_graphs - without) // 2
+    assert kept_rows(model).sizes()[gpu] - alone >= (with_graphs - without) // 2
     monkeypatch.setattr(row_pool, "kept_bytes", lambda device: alone)
     tokens(model)
-    assert not kept(model).recordings
+    assert not kept_rows(model).recordings
     assert reserved(gpu) <= without
-    assert kept(model).sizes() == {gpu: alone}
+    assert kept_rows(model).sizes() == {gpu: alone}
 
 
-@pytest.mark.parametrize("change", ["data", "parameter", "buffer"])
-def test_a_change_of_the_weights_drops_graphs(change: str, gpu: torch.device) -> None:
+@pytest.mark.parametrize("change", ["data", "parameter", "buffer", "in place"])
+def test_a_change_of_the_weights_is_seen(change: str, gpu: torch.device) -> None:
     model = adapter(gpu)
     before = tokens(model)
     layer: Any = model.hf_model.get_output_embeddings()
@@ -211,20 +202,14 @@ def test_a_change_of_the_weights_drops_graphs(change: str, gpu: torch.device) ->
         layer.weight.data = layer.weight.data.flip(0).contiguous()
     elif change == "parameter":
         layer.weight = torch.nn.Parameter(layer.weight.detach().flip(0).contiguous())
+    elif change == "in place":
+        with torch.no_grad():
+            layer.weight.copy_(layer.weight.flip(0))
     else:
         rotary: Any = model.hf_model.model.rotary_emb
         rotary.inv_freq = rotary.inv_freq * 2
     after = tokens(model)
     assert after == tokens(model, cuda_graph=False) != before
-
-
-def test_weights_that_are_updated_in_place_are_seen(gpu: torch.device) -> None:
-    model = adapter(gpu)
-    before = tokens(model)
-    layer: Any = model.hf_model.get_output_embeddings()
-    with torch.no_grad():
-        layer.weight.copy_(layer.weight.flip(0))
-    assert tokens(model) == tokens(model, cuda_graph=False) != before
 
 
 def test_wider_tables_get_graphs_of_their_own(gpu: torch.device) -> None:
@@ -263,14 +248,6 @@ def test_a_capture_is_on_the_models_device_and_the_rows_own_stream(monkeypatch: 
     assert len({stream for _, _, stream in seen}) == 1 and seen[0][2] is not default
 
 
-def test_a_step_with_a_graph_never_waits(gpu: torch.device) -> None:
-    model = adapter(gpu)
-    for sampler in (SAMPLERS["penalised"], SAMPLERS["beams"]):
-        tokens(model, sampler, 4)  # loads kernels, which waits on a real GPU
-        counts, _ = waits(partial(tokens, model, sampler), 4, 14)
-        assert counts[0] == counts[1] <= 2
-
-
 @contextmanager
 def waiting_is_an_error() -> Iterator[None]:
     """CUDA's own debug mode on a real GPU, gen's rules on a virtual one."""
@@ -298,7 +275,7 @@ def test_every_step_after_the_first_runs_where_waiting_is_an_error(cuda_graph: b
         while len("".join(pieces)) < len(expected) // 2:
             pieces.append(next(stream))
     assert "".join([*pieces, *stream]) == expected
-    assert bool(kept(model).recordings) is cuda_graph
+    assert bool(kept_rows(model).recordings) is cuda_graph
 
 
 @pytest.mark.gpu  # alone: a virtual GPU makes the calls of a graph again, and these allocate
@@ -378,7 +355,7 @@ def test_what_cannot_be_replayed_on_a_cpu_is_not_captured(
         model = adapter(device)
         eager = tokens(model, new_tokens=12, cuda_graph=False, replay=False, **options)
         assert tokens(model, new_tokens=12, **options) == eager
-        assert not kept(model).recordings
+        assert not kept_rows(model).recordings
     [line] = [record.getMessage() for record in caplog.records]
     assert reason in line and ("are not captured" if device == "cuda:0" else "are not replayed") in line
 
@@ -501,7 +478,7 @@ def test_a_graph_keeps_what_it_reads_and_writes(gpu: torch.device) -> None:
     graph = graphs(model)[0]
     addresses = {thing.data_ptr() for thing in graph._rests_on if isinstance(thing, Tensor)}
     weights = {parameter.data_ptr() for parameter in model.hf_model.parameters()}
-    rows = kept(model)
+    rows = kept_rows(model)
     state = {tensor.data_ptr() for _, tensor, _ in rows.decoder.rows.parts()} | {rows.decoder._keys.table.data_ptr()}
     embedding = model.hf_model.get_input_embeddings().weight.data_ptr()
     assert weights <= addresses and embedding in addresses

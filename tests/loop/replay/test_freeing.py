@@ -11,10 +11,10 @@ from torch import Tensor
 
 import gen
 from gen.loop.decoder import Decoder
-from gen.loop.replay.recorded import Recorded
 from gen.models.transformers.layer_state import LayerState
 from gen.models.transformers.model import TransformersModel
 from tests.helpers import byte_tokenizer, tiny_model
+from tests.loop.calls import kept_rows
 
 Alive = Callable[[], int]
 
@@ -41,9 +41,8 @@ def generate(model: TransformersModel, texts: int = 1, new_tokens: int = 28, **o
 
 def recorded(model: TransformersModel, *, whole: bool = True) -> list[ref[Tensor]]:
     """The cache tensors of the rows that the model keeps; steps have been recorded on them, or a part of a step."""
-    rows: Any = model.idle.take()
-    assert isinstance(rows, Recorded) and bool(rows.recordings) == whole and bool(rows.recording) != whole
-    model.idle.put(rows)
+    rows = kept_rows(model)
+    assert bool(rows.recordings) == whole and bool(rows.recording) != whole
     return [ref(tensor) for name, tensor, _ in rows.decoder.rows.parts() if "cache" in name]
 
 

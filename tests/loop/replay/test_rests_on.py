@@ -12,12 +12,11 @@ from peft import LoraConfig, get_peft_model
 
 import gen
 from gen.loop.options import Options
-from gen.loop.replay.recorded import Recorded
 from gen.loop.runner import Runner
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.snapshot import Snapshot
 from tests.helpers import byte_tokenizer, tiny_model
-from tests.loop.calls import new_jobs
+from tests.loop.calls import kept_rows, new_jobs
 
 Change = Callable[[Any], object]
 
@@ -33,20 +32,13 @@ def text(model: TransformersModel, **options: Any) -> tuple[list[int], list[floa
     return made.token_ids, made.logprobs
 
 
-def kept(model: TransformersModel) -> Recorded:
-    rows: Any = model.idle.take()
-    assert isinstance(rows, Recorded)
-    model.idle.put(rows)
-    return rows
-
-
 def changes_are_seen(hf_model: Any, changes: list[Change]) -> None:
     """After each of several changes, texts are those of the model as it is then."""
     model, before = taken(hf_model), None
     for change in [lambda _: None, *changes]:
         change(hf_model)
         first = text(model)
-        assert kept(model).recordings
+        assert kept_rows(model).recordings
         assert first == text(model) == text(taken(hf_model.eval()), replay=False)
         assert before is None or not torch.equal(torch.tensor(first[1]), torch.tensor(before[1])), change
         before = first
@@ -148,7 +140,7 @@ def test_an_optimiser_step_drops_no_recording() -> None:
     hf_model = tiny_model("llama")
     model = taken(hf_model)
     before = text(model)
-    recordings = dict(kept(model).recordings)
+    recordings = dict(kept_rows(model).recordings)
     assert recordings
     checked = model.check()
     assert checked is not None
@@ -159,7 +151,7 @@ def test_an_optimiser_step_drops_no_recording() -> None:
     optimizer.zero_grad()
     assert text(model) != before
     assert text(model) == text(taken(hf_model), replay=False)
-    assert kept(model).recordings.items() >= recordings.items()
+    assert kept_rows(model).recordings.items() >= recordings.items()
     assert model.version(checked) != columns
     checked = model.check()
     assert checked is not None
@@ -201,7 +193,7 @@ def test_what_changes_at_every_call_is_told_once(caplog: pytest.LogCaptureFixtur
     hf_model.model.norm.calls = -1
     text(model)
     text(model)
-    assert kept(model)._changes == 0
+    assert kept_rows(model)._changes == 0
 
 
 def test_a_call_looks_at_the_whole_model_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,11 +21,11 @@ import pytest
 import torch
 
 import gen
-from gen.loop.replay.recorded import Recorded
 from gen.models.transformers import snapshot
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.snapshot import Snapshot
 from tests.helpers import byte_tokenizer, tiny_model
+from tests.loop.calls import kept_rows
 
 SETTINGS: dict[str, Any] = {"sampler": gen.samplers.greedy(), "max_new_tokens": 28, "eos_token_id": []}
 Change = Callable[[], object]
@@ -34,13 +34,6 @@ Change = Callable[[], object]
 def text(model: TransformersModel, **settings: Any) -> list[int]:
     token_ids: list[int] = gen.generate(model, "to be", details=True, **SETTINGS, **settings).token_ids
     return token_ids
-
-
-def recorded(model: TransformersModel) -> bool:
-    rows: Any = model.idle.take()
-    assert isinstance(rows, Recorded)
-    model.idle.put(rows)
-    return bool(rows.recordings)
 
 
 class Scaled(torch.nn.Linear):
@@ -221,7 +214,7 @@ def test_what_is_followed_drops_recordings(case: str) -> None:
     model = gen.from_transformers(scaled(scale), byte_tokenizer(), replay=True, probe=False)
     for _ in range(2):
         before = text(model)
-    assert recorded(model) and model.check() == model.check()
+    assert kept_rows(model).recordings and model.check() == model.check()
     change()
     after = text(model)
     assert after == text(model, replay=False)
@@ -235,7 +228,7 @@ def test_a_forward_of_an_instance_is_followed() -> None:
     model = gen.from_transformers(hf_model, byte_tokenizer(), replay=True, probe=False)
     for _ in range(2):
         before = text(model)
-    assert recorded(model)
+    assert kept_rows(model).recordings
     box["scale"] = -1.0
     assert text(model) == text(model, replay=False) != before
 
@@ -298,7 +291,7 @@ def test_what_cannot_be_followed_is_not_recorded_and_nothing_is_kept(
         variable.set(2.0)
         after = engine.generate(prompt, details=True, **SETTINGS)
         assert before.cached_tokens == after.cached_tokens == 0
-    assert not recorded(model)
+    assert not kept_rows(model).recordings
     assert before.token_ids != after.token_ids
     assert after.token_ids == gen.generate(model, prompt, details=True, replay=False, **SETTINGS).token_ids
     [line] = [line for line in caplog.messages if "are not recorded" in line]
@@ -311,7 +304,7 @@ def test_classes_of_known_packages_are_recorded_with_objects_of_a_users_beside_t
     model = gen.from_transformers(hf_model, byte_tokenizer(), probe=False)
     for _ in range(2):
         text(model)
-    assert recorded(model)
+    assert kept_rows(model).recordings
     checked = model.check()
     args.inner.scale = -1.0
     assert checked is not None and checked != model.check()
@@ -363,7 +356,7 @@ def test_code_that_comes_with_a_checkpoint_is_recorded_if_its_user_vouches_for_i
         assert type(model.hf_model).__name__ == "RemoteForCausalLM"
         for _ in range(2):
             found.append(text(model))
-        assert recorded(model) == replay
+        assert bool(kept_rows(model).recordings) == replay
     assert found == [found[0]] * 4
     for name in [name for name in sys.modules if name.partition(".")[0] == "transformers_modules"]:
         del sys.modules[name]
@@ -379,4 +372,4 @@ def test_layers_of_quantisers_are_known(library: str) -> None:
     model = gen.from_transformers(hf_model, byte_tokenizer(), probe=False)
     for _ in range(2):
         text(model)
-    assert recorded(model)
+    assert kept_rows(model).recordings

@@ -47,19 +47,3 @@ def test_texts_that_go_on_from_one_text_are_each_as_if_alone(first: int) -> None
         for token_id in parts[which][3:]:
             texts[which].push(token_id, 0.0)
     assert [(one.read(), one.finish_reason) for one in texts] == alone
-
-
-def test_what_is_read_piece_by_piece_and_at_once_is_the_same() -> None:
-    token_ids = [*"wä🙂 z".encode(), 0xFF]  # the last byte begins no character
-    pieces, text = [], text_with(())
-    for number, token_id in enumerate(token_ids):
-        text.push(token_id, 0.0)
-        pieces.append(text.read() if number % 3 else "")
-    text.finish_reason = "length"
-    assert "".join([*pieces, text.read()]) == "wä🙂 z\ufffd"
-    assert (text.read(), text.completion().text) == ("", "wä🙂 z\ufffd")
-    late = text_with(())
-    for token_id in token_ids:
-        late.push(token_id, 0.0)
-    late.finish_reason = "length"
-    assert (late.completion().text, late.read(), late.read()) == ("wä🙂 z\ufffd", "wä🙂 z\ufffd", "")

@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 import gen
-from gen.loop.decoder import Decoder
 from gen.loop.options import Options
 from gen.loop.runner import run_all
-from gen.models.transformers.rows import TransformersRows
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 from tests.helpers.waits import waits
@@ -157,27 +154,6 @@ def test_requests_of_an_engine_have_each_their_own_number(llama: Any, check: Any
                 check("a" * (1 + number), stream.completion(), most)
 
 
-@pytest.mark.parametrize("sampler", [multinomial(temperature=0.8), multinomial(2)])
-def test_out_of_memory_loses_none(llama: Any, check: Any, sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
-    step, left = TransformersRows.step, [3]
-
-    def limited(rows: TransformersRows, token_ids: Tensor, view: int) -> Tensor:
-        left[0] -= 1
-        if left[0] < 0 and rows.count > 2:
-            raise torch.OutOfMemoryError("planted")
-        return step(rows, token_ids, view)
-
-    monkeypatch.setattr(TransformersRows, "step", limited)
-    llama.release()
-    groups: Any = gen.generate(
-        llama, PROMPTS, sampler=sampler, seed=1, max_new_tokens=LIMITS, details=True, top_logprobs=3, replay=False
-    )
-    assert left[0] < 0
-    for prompt, group in zip(PROMPTS, groups, strict=True):
-        for completion in group if isinstance(group, list) else [group]:
-            check(prompt, completion, 3)
-
-
 def test_eos_and_stop_strings_end_them_as_they_end_the_tokens(llama: Any, check: Any) -> None:
     text = gen.generate(llama, "once upon", sampler=greedy(), max_new_tokens=12, details=True)
     token_ids = text.token_ids
@@ -200,41 +176,6 @@ def test_on_a_gpu_the_host_does_not_wait_for_them(llama: Any) -> None:
         for told, wanted in zip(one.top_logprobs, other.top_logprobs, strict=True):
             assert told.token_ids == wanted.token_ids
             assert told.logprobs == pytest.approx(wanted.logprobs, abs=1e-5)
-
-
-class Calls(TorchFunctionMode):
-    """Counts all calls of torch's functions."""
-
-    count = 0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        Calls.count += 1
-        return func(*args, **(kwargs or {}))
-
-
-def test_a_step_without_them_takes_no_call_more_than_before(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts: list[int] = []
-    choose = Decoder._choose
-
-    def counted(*args: Any, **kwargs: Any) -> None:
-        Calls.count = 0
-        with Calls():
-            choose(*args, **kwargs)
-        counts.append(Calls.count)
-
-    monkeypatch.setattr(Decoder, "_choose", counted)
-    llama.release()
-
-    def calls(**arguments: Any) -> list[int]:
-        counts.clear()
-        gen.generate(llama, "x", sampler=greedy(), max_new_tokens=6, replay=False, speculate=False, **arguments)
-        return list(counts)
-
-    never = calls()
-    asked = calls(top_logprobs=2, details=True)
-    assert calls() == never  # in the same rows as before
-    assert all(one > other for one, other in zip(asked, never, strict=True))
-    assert set(never) == {11}  # a greedy choice and views of the tables: as many as without log-probabilities
 
 
 @pytest.mark.parametrize(

@@ -293,29 +293,10 @@ def test_the_search_ends_when_every_prompt_is_done() -> None:
     assert gen.generate(model, "abc", sampler=beam_search(3), max_new_tokens=0) == ""
 
 
-def test_a_step_starts_from_one_beam_where_all_weights_are_zero_and_from_all_elsewhere() -> None:
-    logits = torch.tensor([[0.0, 1.0, 2.0, -torch.inf]]).repeat(4, 1)
-    sampler = beam_search(2)
-    token_ids, ancestors, weights = sampler(logits, torch.zeros(4))
-    assert token_ids.tolist() == [[2], [1], [2], [1]]
-    assert ancestors.tolist() == [0, 0, 2, 2]
-    expected = logits[0].log_softmax(-1)[[2, 1, 2, 1]]
-    torch.testing.assert_close(weights, expected)
-    forced = torch.full((4, 4), -torch.inf)
-    forced[:, 3] = 0.0
-    token_ids, _, weights = sampler(forced, torch.zeros(4))
-    assert token_ids.tolist() == [[3]] * 4  # no masked token
-    assert weights.tolist() == [0.0, -torch.inf, 0.0, -torch.inf]
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda m: beam_search(0), "beams must be a whole number at least 1, got 0"),
-        (
-            lambda m: beam_search(2, early_stopping="maybe"),  # type: ignore[arg-type]
-            'early_stopping must be True, False or "never"',
-        ),
         (lambda m: beam_search(2, length_penalty="x"), "length_penalty must be a number"),  # type: ignore[arg-type]
         (
             lambda m: beam_search(num_beams=3),  # type: ignore[call-arg]

@@ -3,7 +3,6 @@
 Widths are drawn at random here, whatever they cost, so that each occurs everywhere.
 """
 
-import asyncio
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -171,14 +170,6 @@ def test_what_is_kept_for_later_prompts_is_what_counted(model: TransformersModel
 def test_drafts_are_no_part_of_what_makes_texts_equal(model: TransformersModel) -> None:
     one = gen.generate(model, "a", seed=1, details=True, max_new_tokens=3)
     assert replace(one, drafted=9, accepted=4) == one
-
-
-def test_streams_and_asyncio_give_the_same_texts(model: TransformersModel) -> None:
-    settings: dict[str, Any] = {"seed": 3, "max_new_tokens": 30, "stop": ["."]}
-    expected = gen.generate(model, PROMPTS[0], speculate=False, **settings)
-    assert "".join(gen.stream(model, PROMPTS[0], speculate=gen.Speculation(), **settings)) == expected
-    assert asyncio.run(gen.agenerate(model, PROMPTS[0], speculate=gen.Speculation(), **settings)) == expected
-    assert asyncio.run(gen.agenerate(model, PROMPTS[0], **settings)) == expected
 
 
 @pytest.mark.parametrize(("output_type", "cuda_graph"), [(None, False), (Item, True)], ids=["text", "record"])

@@ -14,11 +14,6 @@ import gen
 from gen.loop.speculation.drafts import ENDING, FORCED
 from gen.loop.speculation.widths import Agreement, Widths, ways_through, worth_of
 from gen.loop.step_times import Costs
-from gen.models.base import Rows
-from gen.models.exllama.exllamav2_model import Exllamav2Rows
-from gen.models.exllama.exllamav3_model import Exllamav3Rows
-from gen.models.exported.program import ExportedRows
-from gen.models.transformers.aligned_rows import AlignedRows
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
 from gen.samplers import GreedySampler, beam_search, greedy
@@ -260,11 +255,6 @@ def test_models_that_cannot_go_back_are_not_asked_to(shape: str, caplog: pytest.
     with caplog.at_level(logging.INFO, "gen"):
         gen.generate(model, "ababab", speculate="auto", max_new_tokens=4)
     assert "reads one token of a row in a step" in caplog.text
-
-
-@pytest.mark.parametrize("rows", [AlignedRows, ExportedRows, Exllamav2Rows, Exllamav3Rows])
-def test_rows_that_cannot_go_back_have_no_wide_step(rows: type[Rows]) -> None:
-    assert rows.verify is Rows.verify and rows.commit is Rows.commit and rows.widest is Rows.widest
 
 
 def test_a_model_on_several_devices_goes_without(caplog: pytest.LogCaptureFixture) -> None:
