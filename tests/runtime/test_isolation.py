@@ -1,6 +1,5 @@
 """Settings of torch around a call change no text, vector or model, and the call does not change the settings."""
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import reduce
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gen
-from gen.runtime.isolation import isolated, multiplies_whole, settings_of_the_process
+from gen.runtime.isolation import multiplies_whole, settings_of_the_process
 from gen.samplers import beam_search, greedy, multinomial
 from gen.samplers.backends import choosing, torch_backend
 from gen.samplers.backends.race import running_sum
@@ -276,17 +275,6 @@ def test_a_consumer_that_fails_or_stops_leaves_the_model_usable(made: Made, expe
         break
     next(iter(gen.stream(made.text, "abc", seed=1, max_new_tokens=10)))  # never closed
     assert texts(made.text) == expected["generate"]
-
-
-def test_isolated_functions_keep_their_names_results_and_errors() -> None:
-    @isolated
-    def root(number: float) -> float:
-        """The square root."""
-        return math.sqrt(number)
-
-    assert (root.__name__, root.__doc__, root(4)) == ("root", "The square root.", 2)
-    with pytest.raises(ValueError):
-        root(-1)
 
 
 class OnlyDeterministic(TorchDispatchMode):  # type: ignore[no-untyped-call]
