@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, empty_like, full_like, ones_like, rand_like, randint_like, randn_like, zeros_like
+from torch import (
+    Tensor,
+    as_tensor,
+    empty_like,
+    full_like,
+    ones_like,
+    rand_like,
+    randint_like,
+    randn_like,
+    tensor,
+    zeros_like,
+)
 
 from virtual_gpus import DeviceMismatchError, HostSyncError, no_host_sync, virtual_gpus
 
@@ -89,9 +100,11 @@ PLAIN |= {
     "aten.rand.default": partial(aten.rand.default, [2, 3]),
     "aten.arange.default": partial(aten.arange.default, 5),
     "aten.empty.memory_format": partial(aten.empty.memory_format, [2, 3]),
-    "tensor": partial(torch.tensor, [1.0]),
-    "an early as_tensor": partial(torch.as_tensor, [1.0]),
     "fft.fftfreq": partial(torch.fft.fftfreq, 4),
+}
+COPYING: dict[str, Callable[..., Tensor]] = {  # also looked up before
+    "tensor": lambda **more: tensor([1.0], **more),
+    "as_tensor": lambda **more: as_tensor([1.0], **more),
     "signal.windows.hann": partial(torch.signal.windows.hann, 4),
 }
 DRAWN = "rand", "randn", "randint", "randperm", "normal", "aten.rand.default"
@@ -135,6 +148,14 @@ def check_plain(name: str, device: Any, expected: torch.device | None) -> None:
             assert made.add(PLAIN[name](device=made.device)).device == made.device
         if not any(word in name for word in (*WITHOUT_VALUES, "rand", "normal")):
             torch.testing.assert_close(made.cpu(), PLAIN[name](device="cpu"))
+
+
+@pytest.mark.parametrize("name", COPYING)
+def test_numbers_are_copied_to_the_device_that_is_named(name: str) -> None:
+    for device, expected in (("cuda:1", GPU1), ("cuda", GPU0)):
+        made = COPYING[name](device=device)
+        assert made.device == expected
+        torch.testing.assert_close(made.cpu(), COPYING[name](device="cpu"))
 
 
 @pytest.mark.parametrize("name", LIKE)
