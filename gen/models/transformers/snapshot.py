@@ -100,6 +100,13 @@ class Snapshot:
             return True
         return any(one._forward_hooks or one._forward_pre_hooks for one in self.modules)
 
+    def difference(self, earlier: "Snapshot") -> str:
+        """The first thing that has changed, in words."""
+        for one, two in zip(self._found, earlier._found, strict=False):
+            if not _same(one, two):
+                return f"{_shown(two)} is {_shown(one)} now"
+        return "a tensor is elsewhere, or there is more or less than there was"
+
     def _take_module(self, module: Module) -> None:
         state, kind = vars(module), type(module)
         names, values = [*state], [*state.values()]  # copied, since a forward in another thread may change it
@@ -162,3 +169,7 @@ def _place(tensor: Tensor) -> tuple[object, ...]:
     except RuntimeError:  # its class keeps numbers elsewhere
         address = 0
     return tensor.dtype, address, tensor.shape, tensor.stride()
+
+
+def _shown(thing: object) -> str:
+    return repr(thing) if isinstance(thing, _NUMBERS) else f"a {type(thing).__name__}"
