@@ -451,6 +451,18 @@ def test_a_thousand_short_requests_leave_nothing_behind() -> None:
     assert threading.active_count() == threads
 
 
+def test_an_engine_that_a_processor_of_its_own_asks_for_a_text_does_not_wait_for_itself() -> None:
+    with gen.Engine(ScriptedModel("hello")) as engine, gen.Engine(engine.model) as other:
+
+        def asks(ask: Callable[[str], str]) -> list[Any]:
+            return [lambda token_ids, lengths, logits: logits + ask("y").count("!")]
+
+        with pytest.raises(gen.ArgumentError, match="it would wait for itself"):
+            engine.generate("x", logits_processors=asks(engine.generate))
+        for ask in (other.generate, lambda prompt: gen.generate(engine.model, prompt)):
+            assert engine.generate("x", logits_processors=asks(ask)) == "hello"
+
+
 def test_what_only_requests_that_are_over_have_asked_for_is_not_done_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions and likeliest tokens; the streams of these requests still exist."""
     calls: list[str] = []

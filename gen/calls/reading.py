@@ -33,7 +33,7 @@ from gen.requests.request import Request
 from gen.requests.settings import Settings, is_list_for_each, read_drafts
 from gen.samplers import Sampler
 from gen.samplers.base import read_sampler
-from gen.samplers.kinds import draws, is_beam_search, refuse_tensors
+from gen.samplers.kinds import draws, has_tensors, is_beam_search, refuse_tensors
 from gen.tokens.thoughts import without_begun_thought
 from gen.tools.describing import with_system_text
 
@@ -131,6 +131,11 @@ def read_call(
     for request in requests if exact else ():
         if request.inputs:  # they are not always read in the same pieces
             raise ArgumentError(f"prompt {request.number} has images; exact=True is not possible with these.")
+        if has_tensors(request.sampler):  # a step has rows beside theirs
+            raise ArgumentError(
+                "the sampler's parameters are tensors, with a value for each row; exact=True is not possible with "
+                "these: give numbers."
+            )
     read: list[Request] = []
     write_receipt = ReceiptWriter(model).receipt if details and receipts else None
     score_fields = None

@@ -136,7 +136,7 @@ class EngineThread:
                 f"max_waiting={self._max_waiting}); ask for them in several calls."
             )
         self._check_room(jobs)
-        feeds = [Feed(job, self._on_cancel) for job in jobs]
+        feeds = [Feed(job, self._on_cancel, self._thread) for job in jobs]
         with self._lock:
             if self._taken() + len(jobs) > most:
                 self._drop_cancelled()

@@ -7,12 +7,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from threading import Lock
+from threading import Lock, Thread, current_thread
 from time import monotonic, sleep
 from typing import Literal, NamedTuple, TypeVar
 
 from gen.completions import Completion, StreamEvent
-from gen.errors import own
+from gen.errors import ArgumentError, own
 from gen.loop.jobs import Job
 from gen.loop.results.events import Events
 from gen.models.base import Model
@@ -28,6 +28,7 @@ class Feed:
 
     Args:
         wake: makes the engine's thread look again; may be called at any moment, also by a finaliser.
+        thread: the engine's, which may not wait; None where there is none.
 
     Attributes:
         over: whether nothing more will come.
@@ -37,8 +38,8 @@ class Feed:
         left: when it was over; None before.
     """
 
-    def __init__(self, job: Job, wake: Callable[["Feed"], object]) -> None:
-        self.job, self._wake = job, wake
+    def __init__(self, job: Job, wake: Callable[["Feed"], object], thread: Thread | None = None) -> None:
+        self.job, self._wake, self._thread = job, wake, thread
         job.done = self._end
         self.over = False
         self.came = monotonic()
@@ -162,6 +163,11 @@ class Feed:
 
     def _sleeps(self, sleeper: Sleeper, end: bool) -> bool:
         """Let a reader be woken later; whether it must wait, because nothing has come in the meantime."""
+        if current_thread() is self._thread:
+            raise ArgumentError(
+                "an engine's thread, which runs logits processors, cannot wait for a text of that engine: it would "
+                "wait for itself. Call gen.generate there, or another engine."
+            )
         (self._for_end if end else self._for_more).append(sleeper)
         return not self._ready(end)
 

@@ -96,6 +96,8 @@ def test_a_text_that_goes_on_in_other_rows_after_an_error_has_the_same_bits(
             raise torch.OutOfMemoryError("planted")
         step(own)
 
+    with pytest.raises(gen.ArgumentError, match="exact=True is not possible with these: give numbers"):
+        gen.generate(model, "abc", sampler=multinomial(temperature=torch.ones(1)), exact=True)
     prompts = ["once upon", "a", *"bcdefgh"]
     assert [one for _, one in sorted(gen.generate_iter(model, prompts, rows=3, **arguments))[:2]] == expected
     many = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
