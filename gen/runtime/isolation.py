@@ -42,19 +42,15 @@ def settings_of_the_process() -> Hashable:
 
 
 def matmul_precisions() -> tuple[str, ...]:
-    """How torch multiplies matrices of float32: with CUDA and oneDNN, or, before torch 2.9, with both.
-
-    Where a program has set one of them alone, torch raises an error when it is asked for both.
-    """
+    """How torch multiplies matrices of float32, with CUDA and with oneDNN; where a program has set one of them alone,
+    torch raises an error when it is asked for both."""
     backends: Any = torch.backends
-    if not hasattr(backends.cuda.matmul, "fp32_precision"):
-        return (torch.get_float32_matmul_precision(),)
     return backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision
 
 
 def multiplies_whole() -> bool:
     """Whether matrices of float32 are multiplied with all of their digits."""
-    return {*matmul_precisions()} <= {"highest", "ieee", "none"}
+    return {*matmul_precisions()} <= {"ieee", "none"}
 
 
 isolated = own_settings()

@@ -176,7 +176,6 @@ def test_settings_are_the_callers_between_the_pieces_and_after_a_stream_that_is_
         assert state() == before
 
 
-@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch 2.9 brought these names")
 @pytest.mark.parametrize("name", ["cuda.matmul", "mkldnn.matmul", "mkldnn", ""])
 def test_a_precision_that_was_set_by_its_new_name_counts(made: Made, name: str) -> None:
     """With some of these set, torch refuses to say the precision by its old name."""
