@@ -13,7 +13,7 @@ import gen
 from gen.loop import decoder
 from gen.loop.results.ring import Ring
 from gen.runtime import streams as streams_of_gen
-from gen.runtime.streams import lend
+from gen.runtime.streams import Streams, lend
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
 from tests.virtual_gpus.whole_programs.test_transformers import split
 from virtual_gpus import virtual_gpus, virtual_tensor
@@ -219,6 +219,19 @@ def test_what_is_launched_at_load_is_under_the_models_device(launches: list[Laun
         model.register_forward_pre_hook(lambda *_: forwards.add(torch.cuda.current_device()))
         gen.from_transformers(model, byte_tokenizer())
         assert forwards == {1} and torch.cuda.current_device() == 2
+
+
+def test_own_streams_wait_for_what_the_caller_has_launched() -> None:
+    waits: list[tuple[Any, Any]] = []
+
+    with virtual_gpus(2), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda.Stream, "wait_stream", lambda own, other: waits.append((own, other)))
+        model = sharded()
+        streams = Streams(model.placement)
+        with around(0) as callers:
+            with streams.current():
+                inside = {torch.cuda.current_stream(gpu) for gpu in range(2)}
+            assert {own for own, _ in waits} == inside and {other for _, other in waits} == callers
 
 
 def test_calls_one_after_another_have_the_same_streams(lent: list[Any]) -> None:
