@@ -127,13 +127,15 @@ def test_what_the_hub_says_of_a_model_is_said_after_one_request(
     assert len(hub.asked) == 1
 
 
-def test_offline_nothing_is_asked(online: Callable[..., Hub], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_nothing_is_asked(tmp_path: Path, online: Callable[..., Hub], monkeypatch: pytest.MonkeyPatch) -> None:
     hub = online(error="dead")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(gen.ModelError, match=r"'some/name' is no directory.*HF_HUB_OFFLINE is set"):
         gen.load("some/name")
     with pytest.raises(gen.ModelError, match="'some--name' is no directory and no Hub id"):
         gen.load("some--name")
+    with pytest.raises(gen.ModelError, match=r"no directory '.*/missing'; give one, a Hub id"):
+        gen.load(tmp_path / "missing")
     assert hub.asked == []
 
 

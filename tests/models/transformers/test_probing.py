@@ -167,6 +167,11 @@ def _no_recurrent_states(rows: Any, view: int) -> Any:
     return [*columns, *_counts_alone(rows, view)]
 
 
+def _copy_columns(state: Any, source: int, targets: slice, view: int) -> None:
+    for columns in state.columns.values():
+        columns[targets] = columns[source]
+
+
 def _all_columns(masks: Any, kind: str, queries: Tensor, columns: Tensor) -> Tensor:
     """A faulty mask: it shows padding and what earlier texts left."""
     return (columns >= 0).expand(*queries.shape, -1)
@@ -179,6 +184,7 @@ MISTAKES = {
     "lengths are not moved": (f"{ROWS}._tensors", _states_alone),
     "keys and values are not moved": (f"{ROWS}._tensors", _counts_alone),
     "recurrent states are not moved": (f"{ROWS}._tensors", _no_recurrent_states),
+    "recurrent states are not copied": ("gen.models.transformers.layer_state.LayerState.copy", _copy_columns),
     "recurrent states are not filled": ("gen.models.transformers.layer_state.LayerState.write_summaries", _nothing),
     "masks hide nothing": ("gen.models.transformers.masks.Masks._seen", _all_columns),
 }

@@ -1,9 +1,13 @@
-"""Recurrent states that are copied out of a row: another row goes on from them just as the first one does."""
+"""Layers with recurrent states: another row goes on from what one has read, steps look at each row's own columns."""
+
+from typing import Any
 
 import pytest
 import torch
 
 import gen
+from gen.attention.plan import Run
+from gen.attention.steps import attend_rows
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
 from tests.helpers import HYBRIDS, byte_tokenizer, tiny_model
@@ -29,3 +33,32 @@ def test_another_row_goes_on_from_what_one_has_read(shape: str) -> None:
         found = other.step(torch.tensor([[token]] * 3), 60)[2:]
         torch.testing.assert_close(found, wanted, atol=2e-4, rtol=1e-4)
     assert (one.going_on_costs() == 1) == (shape not in ("jamba", "zamba"))
+
+
+@pytest.mark.parametrize("shape", HYBRIDS)
+@torch.inference_mode()
+def test_a_step_looks_at_each_rows_own_columns_whichever_layer_has_keys_first(
+    shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = gen.from_transformers(tiny_model(shape), byte_tokenizer(), probe=False)
+    seen: list[tuple[Run, ...]] = []
+
+    def watched(*arguments: Any) -> torch.Tensor:
+        seen.append(arguments[4].runs)
+        return attend_rows(*arguments)
+
+    monkeypatch.setattr("gen.models.transformers.attention.attend_rows", watched)
+    monkeypatch.setattr("gen.attention.plan._CALL", 0)
+    logits = []
+    for lengths in ([], [91, 4]):
+        rows: Any = model.new_rows(2, 128)
+        rows.prefill(slice(0, 1), [[1 + number % 97 for number in range(90)]])
+        rows.prefill(slice(1, 2), [[5, 6, 7]])
+        rows.look_at(lengths)
+        logits.append(rows.step(torch.tensor([[8], [9]]), 128))
+    torch.testing.assert_close(*logits, atol=1e-4, rtol=1e-4)
+    if model.attention is None:  # the model computes attention itself
+        assert not seen
+    else:
+        half = len(seen) // 2
+        assert seen[:half] == [()] * half and seen[half:] == [((0, 1, 96), (1, 2, 32))] * half and half

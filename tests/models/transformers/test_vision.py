@@ -47,27 +47,6 @@ def texts(model: Any, family: str, sampler: Any = None, new_tokens: int = 5) -> 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_equals_transformers_token_for_token_alone_and_in_a_batch(family: str) -> None:
-    model = adapter(family)
-    together = gen.generate(model, prompts(family), images=PICTURES, sampler=GREEDY, max_new_tokens=12, details=True)
-    for prompt, images, completion in zip(prompts(family), PICTURES, together, strict=True):
-        assert completion.token_ids == transformers_tokens(family, prompt, images, 12)
-        alone = gen.generate(model, prompt, images=images, sampler=GREEDY, max_new_tokens=12, details=True)
-        assert alone.token_ids == completion.token_ids
-    assert len({token for completion in together for token in completion.token_ids}) > 8, "the texts hardly vary"
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_other_pictures_give_other_texts(family: str) -> None:
-    model = adapter(family)
-    found = {
-        gen.generate(model, prompts(family)[0], images=[picture(seed)], sampler=GREEDY, max_new_tokens=8)
-        for seed in range(4)
-    }
-    assert len(found) == 4
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_a_text_is_equal_alone_in_other_batches_and_streamed(family: str) -> None:
     model = adapter(family)
     together = texts(model, family)
@@ -160,12 +139,8 @@ def test_images_in_messages_that_cannot_be_used_are_refused(tmp_path: Path) -> N
         gen.generate(model, [one, message(image=7)])
     with pytest.raises(gen.ArgumentError, match=r"image 0 of the messages: cannot read '.*missing\.png'"):
         gen.generate(model, message(path=tmp_path / "missing.png"))
-    for url, why in (
-        ("https://example.org/cat.png", "gen reads no https: URL"),
-        ("data:image/png;base64,iVBORw0KGgo=", "cannot read .*: it is no whole image"),
-    ):
-        with pytest.raises(gen.ArgumentError, match=f"image 0 of the messages: {why}"):
-            gen.stream(model, message(url=url))
+    with pytest.raises(gen.ArgumentError, match="image 0 of the messages: gen reads no https: URL"):
+        gen.stream(model, message(url="https://example.org/cat.png"))
     with pytest.raises(gen.ArgumentError, match="this model reads no images"):
         gen.generate(gen.from_transformers(tiny_model(), byte_tokenizer(chat=True)), one)
 
