@@ -15,41 +15,30 @@ def needs(dtype: torch.dtype) -> None:
         pytest.skip(f"torch has no layout for {dtype} here")
 
 
-@pytest.mark.parametrize("inputs", [256, 300, 512, 576, 700, 800, 1536])
+@pytest.mark.parametrize(
+    ("dtype", "inputs"), [*((torch.float16, n) for n in (256, 300, 512, 576, 700, 800, 1536)), (torch.float32, 300)]
+)
 @pytest.mark.parametrize("bias", [True, False])
 @torch.inference_mode()
-def test_float16_weights_are_exact_and_their_products_those_of_float64(inputs: int, bias: bool) -> None:
-    needs(torch.float16)
+def test_weights_are_exact_and_their_products_those_of_float64(dtype: torch.dtype, inputs: int, bias: bool) -> None:
+    needs(dtype)
     torch.manual_seed(0)
-    layer = nn.Linear(inputs, 40, bias=bias)
-    half = layer.weight.half()
-    half[0, :4] = torch.tensor([65504.0, 6e-8, -6e-8, 0.0])  # the largest number and the smallest ones
-    packed = layout_of(half)
-    assert torch.equal(packed.unpacked(), half.float()) and packed.shape == half.shape
-    assert 2 * half.numel() <= packed.nbytes <= 4 * 48 * (inputs + 256)
+    layer = nn.Linear(inputs, 70, bias=bias)
+    weight = layer.weight.to(dtype)
+    if dtype == torch.float16:
+        weight[0, :4] = torch.tensor([65504.0, 6e-8, -6e-8, 0.0])  # the largest number and the smallest ones
+    rtol, atol = (1e-4, 0.5) if dtype == torch.float16 else (1e-5, 1e-5)  # of the largest number
+    packed = layout_of(weight)
+    assert torch.equal(packed.unpacked(), weight.float()) and packed.shape == weight.shape
+    if dtype == torch.float16:
+        assert 2 * weight.numel() <= packed.nbytes <= 4 * 80 * (inputs + 256)
     for rows in SHAPES:
         states = torch.randn(*rows, inputs)
-        expected = functional.linear(states.double(), half.double(), layer.bias.double() if bias else None)
-        found = multiply(states, packed, layer.bias)
-        assert found.shape == expected.shape and found.is_contiguous()
-        torch.testing.assert_close(found.double()[..., 1:], expected[..., 1:], rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(found.double()[..., 0], expected[..., 0], rtol=1e-4, atol=0.5)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@torch.inference_mode()
-def test_float32_weights_are_exact_and_their_products_those_of_float64(bias: bool) -> None:
-    needs(torch.float32)
-    torch.manual_seed(0)
-    layer = nn.Linear(300, 70, bias=bias)
-    packed = layout_of(layer.weight)
-    assert torch.equal(packed.unpacked(), layer.weight)
-    for rows in SHAPES:
-        states = torch.randn(*rows, 300)
-        expected = functional.linear(states.double(), layer.weight.double(), layer.bias.double() if bias else None)
+        expected = functional.linear(states.double(), weight.double(), layer.bias.double() if bias else None)
         found = multiply(states, packed, layer.bias)
         assert found.shape == (*rows, 70) and found.is_contiguous()
-        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found.double()[..., 1:], expected[..., 1:], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found.double()[..., 0], expected[..., 0], rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 40])

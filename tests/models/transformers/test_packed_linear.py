@@ -60,17 +60,6 @@ def test_a_float16_checkpoint_gives_the_texts_of_float32(saved: Path, packed: An
     assert diagnosis.as_dict()["placement"]["packed_dtype"] == "float16"
 
 
-def test_saved_anew_it_is_the_checkpoint(saved: Path, packed: Any, tmp_path: Path) -> None:
-    packed.hf_model.save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
-    one, two = (gen.load(folder, device="cpu", dtype="float16").hf_model.state_dict() for folder in (saved, tmp_path))
-    assert one.keys() == two.keys()
-    assert all(torch.equal(one[name], two[name]) for name in one)
-    again = gen.load(tmp_path, device="cpu")
-    assert str(again.placement) == "cpu (float32, weights float16)"
-    assert packed_weights(packed.hf_model) == 15
-
-
 def test_moved_to_a_gpu_it_is_a_model_of_float32(saved: Path, packed: Any) -> None:
     plain, settings = gen.load(saved, device="cpu", dtype="float32"), dict[str, Any](seed=3, max_new_tokens=12)
     with virtual_gpus(2):
@@ -156,18 +145,6 @@ def test_from_transformers_leaves_a_model_alone_unless_it_is_asked(small_layers:
     assert packed.hf_model is theirs and packed_weights(theirs)
     assert gen.generate(packed, "abc", **arguments) == text == gen.generate(model, "abc", **arguments)
     assert packed_weights(gen.from_transformers(theirs, byte_tokenizer()).hf_model)  # it is as it is
-
-
-def test_gens_forward_runs_torchs_linear_layers_unless_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each product of a step is torch's own, with the bits that the caller's model gives."""
-    theirs = tiny_model()
-    model = gen.from_transformers(theirs, byte_tokenizer())
-    given: list[tuple[torch.Tensor, torch.Tensor]] = []
-    theirs.lm_head.register_forward_hook(lambda part, states, logits: given.append((states[0], logits)))
-    gen.generate(model, ["abc", "d"], max_new_tokens=9, sampler=gen.samplers.greedy())
-    assert len(given) > 8
-    with torch.inference_mode():
-        assert all(torch.equal(nn.functional.linear(one, theirs.lm_head.weight), logits) for one, logits in given)
 
 
 @pytest.mark.parametrize("pack", [1, "yes", 0.5])

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 import gen
 from gen.models.transformers import packed_linear
+from gen.models.transformers.packed_weight import PackedWeight
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 
 TOKENS = torch.tensor([[5, 9, 200, 31]])
@@ -37,6 +38,7 @@ def test_transformers_and_gen_read_what_was_saved(
     model.tokenizer.use_chat_template("{{ messages[0].content }} ü!")
     text = gen.generate(model, "ab", **SETTINGS)
     model.save(tmp_path / "new")
+    assert any(isinstance(one, PackedWeight) for one in plain.parameters()) == pack
     theirs: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "new", dtype="auto")
     assert theirs.dtype == getattr(torch, dtype)
     assert all(torch.equal(theirs.state_dict()[name], one) for name, one in numbers.items())
