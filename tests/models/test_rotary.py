@@ -54,6 +54,15 @@ def model_of(kind: str) -> PreTrainedModel:
     return tiny_model(shape, **settings, rope_parameters=rope)
 
 
+def taken(hf_model: PreTrainedModel, folder: Path | None, **settings: Any) -> Any:
+    """The adapter of a caller's model, or of one that is saved in a folder and loaded."""
+    if folder is None:
+        return gen.from_transformers(hf_model, byte_tokenizer(), **settings)
+    hf_model.save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return gen.load(folder, device="cpu", **settings)
+
+
 def prompts_of(*lengths: int) -> list[list[int]]:
     return [[3 + (7 * index + 31 * number) % 250 for index in range(length)] for number, length in enumerate(lengths)]
 
@@ -85,16 +94,11 @@ LOADED = ["dynamic", "longrope", "phimoe longrope", "gemma3 dynamic"]  # others 
 def test_a_text_is_that_of_its_prompt_alone_whatever_is_beside_it_and_was_read_before(
     kind: str, loaded: bool, tmp_path: Path
 ) -> None:
-    hf_model, tokenizer = model_of(kind), byte_tokenizer()
+    hf_model = model_of(kind)
     prompts = prompts_of(3, 40, 17, 33, 40)
     expected = [by_transformers(hf_model, prompt, 8) for prompt in prompts]
     assert len({*map(tuple, expected)}) > 3, "the texts hardly vary"
-    if loaded:
-        hf_model.save_pretrained(tmp_path)
-        tokenizer.save_pretrained(tmp_path)
-        model = gen.load(tmp_path, device="cpu")
-    else:
-        model = gen.from_transformers(hf_model, tokenizer)
+    model = taken(hf_model, tmp_path if loaded else None)
     assert model.context_length == TRAINED
     for _ in range(2):
         assert by_gen(model, prompts) == expected
@@ -114,17 +118,12 @@ def test_a_longer_context_takes_the_long_factors_for_every_text(
     kind: str, loaded: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The oracle: transformers on a text that has more tokens than short factors are for; it sees the whole at once."""
-    hf_model, tokenizer = model_of(kind), byte_tokenizer()
+    hf_model = model_of(kind)
     long = prompts_of(TRAINED + 1, 90, 130)
     expected = [by_transformers(hf_model, prompt, 8) for prompt in long]
     untouched = copy.deepcopy(hf_model)
     with caplog.at_level(logging.INFO, logger="gen"):
-        if loaded:
-            hf_model.save_pretrained(tmp_path)
-            tokenizer.save_pretrained(tmp_path)
-            model = gen.load(tmp_path, device="cpu", context_length=150)
-        else:
-            model = gen.from_transformers(hf_model, tokenizer, context_length=150)
+        model = taken(hf_model, tmp_path if loaded else None, context_length=150)
     told = [record.getMessage() for record in caplog.records if "factors" in record.getMessage()]
     assert len(told) == 1 and "its long factors in all texts of up to 150 tokens" in told[0]
     assert model.context_length == 150
@@ -145,15 +144,11 @@ def test_a_longer_context_takes_the_long_factors_for_every_text(
 def test_dynamic_frequencies_for_longer_texts_are_those_of_a_text_as_long_as_the_context(
     loaded: bool, tmp_path: Path
 ) -> None:
-    hf_model, tokenizer = model_of("dynamic"), byte_tokenizer()
+    hf_model = model_of("dynamic")
     whole = prompts_of(100)[0]
     with torch.inference_mode():
         expected = copy.deepcopy(hf_model)(torch.tensor([whole])).logits[0, :, :259].log_softmax(-1).amax(-1)
-    if loaded:
-        hf_model.save_pretrained(tmp_path)
-        tokenizer.save_pretrained(tmp_path)
-    load: Any = gen.load if loaded else gen.from_transformers
-    model = load(*((tmp_path,) if loaded else (hf_model, tokenizer)), context_length=100)
+    model = taken(hf_model, tmp_path if loaded else None, context_length=100)
     lengths = (3, 40, 70, 99)
     made = gen.generate(model, [whole[:one] for one in lengths], sampler=GREEDY, max_new_tokens=1, details=True)
     found = torch.tensor([completion.logprobs[0] for completion in made])
@@ -186,12 +181,9 @@ def test_the_callers_model_still_chooses_for_the_callers_texts(kind: str) -> Non
 def test_steps_are_recorded_and_beginnings_stay_read(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hf_model, tokenizer = model_of(kind), byte_tokenizer()
-    hf_model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    hf_model = model_of(kind)
     with caplog.at_level(logging.INFO, logger="gen"):
-        loaded = gen.load(tmp_path, device="cpu")
-        for model in (loaded, gen.from_transformers(hf_model, tokenizer)):
+        for model in (taken(hf_model, tmp_path), taken(hf_model, None)):
             with gen.Engine(model) as engine:
                 texts = [engine.submit(prompts_of(36)[0], sampler=GREEDY).completion() for _ in range(3)]
             assert texts[0].token_ids == texts[1].token_ids == texts[2].token_ids

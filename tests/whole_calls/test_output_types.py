@@ -204,15 +204,6 @@ def test_a_request_that_is_cancelled_or_whose_engine_closes_while_it_is_compiled
 
 
 class TestIncomplete:
-    def test_a_stop_string_that_cuts_a_value(self, model: Any) -> None:
-        with pytest.raises(
-            gen.IncompleteError, match="prompt 0: the text ended \\(stop\\) before it was a whole"
-        ) as got:
-            gen.generate(model, "x", Person, stop="name")
-        assert got.value.completion.text == '{"'
-        assert got.value.completion.value is None
-        assert got.value.completion.engine == "device"
-
     def test_in_a_list_the_others_are_there(self, model: Any) -> None:
         with pytest.raises(gen.BatchError) as raised:
             gen.generate(model, ["a", "b"], [gen.grammar("start: /a{50}/"), bool], max_new_tokens=5, seed=1)

@@ -72,10 +72,8 @@ def test_what_is_kept_of_a_row_is_gone_on_from_and_places_are_read(options: dict
     other.load(2, 290, {name: tensor[290:] for name, tensor in columns.items()})
     found = other.prefill(slice(2, 3), [LONG[600:]], [600], [50, 99])
     assert (found[0] - whole[0, 1:3]).abs().max() < NEAR and torch.equal(whole[0, 2], whole[0, 3])
-    assert (
-        torch.equal(whole[0, 0], model.new_rows(1, 400).prefill(slice(0, 1), [LONG[:300]])[0])
-        or (whole[0, 0] - model.new_rows(1, 400).prefill(slice(0, 1), [LONG[:300]])[0]).abs().max() < NEAR
-    )
+    short = model.new_rows(1, 400).prefill(slice(0, 1), [LONG[:300]])[0]
+    assert (whole[0, 0] - short).abs().max() < NEAR
 
 
 def test_calls_engines_and_prefixes_read_once_what_is_alike(folder: Path) -> None:

@@ -108,13 +108,12 @@ def ids(rows: int, length: int) -> Tensor:
 
 
 @cache
-def exported(shape: str = "one layer", *, rows: int | None = None, length: int | None = None) -> ExportedProgram:
-    """A tiny transformers model; None is a dynamic dimension, both must be dynamic or fixed."""
-    arguments = (ids(rows or 2, length or 5), torch.ones_like(ids(rows or 2, length or 5)))
-    positions = torch.arange(length or 5).expand(rows or 2, -1)
-    shapes = None if rows else dynamic(("input_ids", "attention_mask", "position_ids"))
+def exported(shape: str = "one layer") -> ExportedProgram:
+    """A tiny transformers model with a dynamic batch and length."""
+    arguments = (ids(2, 5), torch.ones_like(ids(2, 5)), torch.arange(5).expand(2, -1))
+    shapes = dynamic(("input_ids", "attention_mask", "position_ids"))
     with torch.no_grad():
-        return torch.export.export(Logits(one_layer(shape)), (*arguments, positions), dynamic_shapes=shapes)
+        return torch.export.export(Logits(one_layer(shape)), arguments, dynamic_shapes=shapes)
 
 
 def one_layer(shape: str = "one layer") -> PreTrainedModel:

@@ -1,7 +1,7 @@
 """Moving programs to a device: everything that a graph can hold, tied weights, and what cannot be moved."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -81,37 +81,28 @@ def test_the_device_of_an_autocast_and_of_its_body_are_moved_and_the_program_kee
     assert code == [part.code for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
 
 
-@pytest.fixture(scope="module")
-def operators() -> Iterator[Any]:
-    """A custom operator that takes a device by position."""
-    library = torch.library.Library("gen_tests", "DEF")  # type: ignore[no-untyped-call]
-    rules: dict[str, tuple[str, str, Callable[..., Tensor]]] = {
-        "ramp": ("(Tensor x, Device device) -> Tensor", "CompositeExplicitAutograd", _ramp),
-    }
-    for name, (schema, key, function) in rules.items():
-        library.define(name + schema)  # type: ignore[no-untyped-call]
-        library.impl(name, function, key)  # type: ignore[no-untyped-call]
-        library.impl(name, lambda x, *rest: torch.empty_like(x), "Meta")  # type: ignore[no-untyped-call]
-    yield torch.ops.gen_tests
-    library._destroy()  # type: ignore[no-untyped-call]
-
-
 def _ramp(x: Tensor, device: torch.device) -> Tensor:
     return x + torch.arange(x.shape[-1], device=device)
 
 
-class _Calling(Bigrams):
-    def __init__(self, call: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.call = call
+@pytest.fixture(scope="module")
+def ramp() -> Iterator[Any]:
+    """A custom operator that takes a device by position."""
+    library: Any = torch.library.Library("gen_tests", "DEF")  # type: ignore[no-untyped-call]
+    library.define("ramp(Tensor x, Device device) -> Tensor")
+    library.impl("ramp", _ramp, "CompositeExplicitAutograd")
+    library.impl("ramp", lambda x, device: torch.empty_like(x), "Meta")
+    yield torch.ops.gen_tests.ramp
+    library._destroy()
 
-    def forward(self, input_ids: Tensor) -> Tensor:
-        return self.call(super().forward(input_ids))
 
+def test_a_device_that_an_operator_takes_by_position_is_moved(ramp: Any) -> None:
+    class Ramped(Bigrams):
+        def forward(self, input_ids: Tensor) -> Tensor:
+            made: Tensor = ramp(super().forward(input_ids), torch.device("cpu"))
+            return made
 
-def test_a_device_that_an_operator_takes_by_position_is_moved(operators: Any) -> None:
-    model = _Calling(lambda x: operators.ramp(x, torch.device("cpu")))
-    program, expected = program_of(model), model(PROMPT)
+    program, expected = program_of(Ramped()), Ramped()(PROMPT)
     with virtual_gpus(2):
         moved = relocate(program, torch.device("cuda:1"))
         assert torch.equal(moved(PROMPT.to("cuda:1")).cpu(), expected)

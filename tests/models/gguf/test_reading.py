@@ -67,15 +67,6 @@ def test_quantised_logits_are_near_those_of_the_model(kind: str, most: float, tm
     assert 0 < error < most
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [("bfloat16", torch.bfloat16), (torch.float16, torch.float16)])
-def test_weights_have_the_type_that_is_asked_for(
-    dtype: str | torch.dtype, expected: torch.dtype, written: tuple[Path, PreTrainedModel]
-) -> None:
-    model = gen.load(written[0], dtype=dtype)
-    assert {parameter.dtype for parameter in model.hf_model.parameters()} == {expected}
-    assert model.placement.dtype == expected
-
-
 @pytest.mark.parametrize("architecture", MODELS)
 def test_a_converted_folder_gives_the_files_texts(architecture: str, tmp_path: Path) -> None:
     path, folder = tmp_path / "model.gguf", tmp_path / "new" / "folder"

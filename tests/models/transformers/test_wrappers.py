@@ -11,7 +11,6 @@ from torch import nn
 from transformers import LlamaForCausalLM
 
 import gen
-from gen.models.transformers.wrappers import innermost
 from tests.helpers import byte_tokenizer, plain_choices, plain_greedy, tiny_model
 
 PROMPTS = ["to be or not to be", "a"]
@@ -65,51 +64,34 @@ def test_the_probe_does_not_compile() -> None:
     gen.from_transformers(compiled, byte_tokenizer())
 
 
-def test_the_innermost_model_is_found() -> None:
-    model = tiny_model("gpt2")
-    compiled: Any = torch.compile(lora("gpt2"), backend="eager")
-    assert innermost(model) is model
-    assert type(innermost(compiled)) is type(model)
+ACTIVATED = LoraConfig(target_modules=["q_proj"], alora_invocation_tokens=[40, 41], task_type="CAUSAL_LM")
 
 
-@pytest.mark.parametrize(
-    ("config", "kind"),
-    [
-        (PrefixTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"), "prefix tuning"),
-        (PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"), "prompt tuning"),
-    ],
-)
-def test_learned_prompts_are_refused_by_name(config: Any, kind: str) -> None:
-    wrapped = adapted(tiny_model(), config)
-    for probe in (True, False):
-        with pytest.raises(gen.ModelError, match=rf"PeftModelForCausalLM has {kind}, .* LoRA, are supported"):
-            gen.from_transformers(wrapped, byte_tokenizer(), probe=probe)
-
-
+@pytest.mark.parametrize("probe", [True, False])
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
+        (PrefixTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"), "prefix tuning, .* LoRA, are supported"),
+        (PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"), "prompt tuning, .* LoRA, are supported"),
+        (ACTIVATED, "an activated LoRA, .* are supported"),  # steps have no invocation tokens
         (LilyConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM"), "a Lily adapter, .* by the mean over all"),
         (
             PveraConfig(target_modules=["q_proj"], sample_at_inference=True, task_type="CAUSAL_LM"),
             "an adapter that draws at random",
         ),
     ],
+    ids=lambda value: type(value).__name__,
 )
-def test_adapters_that_act_by_what_is_beside_a_token_or_at_random_are_refused(config: Any, reason: str) -> None:
+def test_what_acts_by_more_than_the_token_itself_is_refused_by_name(config: Any, reason: str, probe: bool) -> None:
     wrapped = adapted(tiny_model().bfloat16(), config)  # in which the probe lets smaller effects pass
     with pytest.raises(gen.ModelError, match=f"PeftModelForCausalLM has {reason}"):
-        gen.from_transformers(wrapped, byte_tokenizer())
+        gen.from_transformers(wrapped, byte_tokenizer(), probe=probe)
 
 
-def test_an_activated_lora_is_refused_since_steps_have_no_invocation_tokens() -> None:
-    config = LoraConfig(target_modules=["q_proj"], alora_invocation_tokens=[40, 41], task_type="CAUSAL_LM")
-    for probe in (True, False):
-        with pytest.raises(gen.ModelError, match=r"PeftModelForCausalLM has an activated LoRA, .* are supported"):
-            gen.from_transformers(adapted(tiny_model(), config), byte_tokenizer(), probe=probe)
+def test_an_activated_lora_is_refused_too_where_it_is_added_later() -> None:
     wrapped = adapted(tiny_model(), LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM"))
     model = gen.from_transformers(wrapped, byte_tokenizer())
-    wrapped.add_adapter("later", config)
+    wrapped.add_adapter("later", ACTIVATED)
     before = gen.generate(model, "a", max_new_tokens=4, seed=1)
     wrapped.set_adapter("later")
     with pytest.raises(gen.ModelError, match="has an activated LoRA"):
@@ -122,10 +104,7 @@ def test_an_activated_lora_is_refused_since_steps_have_no_invocation_tokens() ->
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (
-            LoraConfig(target_modules=["q_proj"], alora_invocation_tokens=[40], task_type="CAUSAL_LM"),
-            "an activated LoRA",
-        ),
+        (ACTIVATED, "an activated LoRA"),
         (LilyConfig(r=4, target_modules=["q_proj"]), "a Lily adapter"),
     ],
 )
