@@ -156,8 +156,7 @@ def load(
     if missing := sorted(report["missing_keys"]):
         names = ", ".join(missing[:3])
         raise ModelError(f"{show_path(base.name)} lacks {len(missing)} weights of a language model, such as {names}.")
-    if pack or not adapter:
-        _suit_(model, pack, dtype)
+    _suit_(model, False if adapter and pack is None else pack, dtype)
     return _take(model.eval(), tokenizer, context_length, replay, probe, own=True)
 
 

@@ -284,6 +284,16 @@ def test_an_adapter_is_loaded_onto_its_base_model(saved: Path, tmp_path: Path, s
 
 
 @uses_peft
+def test_an_adapter_on_a_float16_model_computes_in_float32_on_a_cpu(saved: Path, tmp_path: Path) -> None:
+    AutoModelForCausalLM.from_pretrained(saved).half().save_pretrained(saved)
+    path, merged = adapter_of(saved, tmp_path / "adapter")
+    model = gen.load(path, device="cpu")
+    assert model.placement.dtype == torch.float32 and model.placement.packed_dtype is None
+    assert greedy(model) == greedy(gen.from_transformers(merged.float(), byte_tokenizer()))
+    assert gen.load(path, device="cpu", dtype="float16").placement.dtype == torch.float16
+
+
+@uses_peft
 def test_an_adapter_without_its_base_model_or_peft_says_what_is_missing(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
