@@ -176,4 +176,4 @@ def test_what_shapes_a_text_of_generate_is_an_argument_of_jobs_and_of_iterators(
     one_call = {"prompt", "images", "details", "replay", "cuda_graph", "max_batch_tokens"}
     one_call |= {"max_time", "local_files", "prompt_logprobs", "errors", "draft"}
     assert generate - job == one_call
-    assert generate - iterator == {"prompt", "progress", "exact", "errors"}
+    assert generate - iterator == {"prompt", "progress", "errors"}
