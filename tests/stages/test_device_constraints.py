@@ -240,6 +240,33 @@ def test_rows_come_and_go_each_with_its_own_constraint(device: str) -> None:
                 stage.advance(slice(0, 4), token_ids, None)
 
 
+def test_a_text_that_was_begun_before_goes_on() -> None:
+    stage = DeviceConstraints(1, CPU)
+    admit(stage, 0, request_of(TokenAutomaton(regex_table("(ab|cd)[0-9]"), WORDY), 9), made=[ord("c"), ord("d")])
+    assert masked(stage, torch.zeros(1, SIZE), [2])[0].isfinite().nonzero().squeeze(1).tolist() == [*range(48, 58)]
+
+
+def test_a_step_on_a_gpu_has_no_host_sync() -> None:
+    automaton = TokenAutomaton(regex_table("[a-z]{3,30}"), WORDY)
+    with virtual_gpus(1):
+        device = torch.device("cuda:0")
+        automaton.place(device)
+        stage = DeviceConstraints(2, device)
+        logits = torch.zeros(2, SIZE, device=device)
+        generated = torch.zeros(2, 1, dtype=torch.int64, device=device)
+        with no_host_sync():
+            admit(stage, 0, request_of(automaton, 40, seeds=(0, 1)))
+            for _ in range(5):
+                stage.prepare(slice(0, 2))
+                changed = stage(logits, slice(0, 2), generated, generated, generated)
+                room = stage.room(changed, slice(0, 2), generated, generated.bool().squeeze(1))
+                chosen = changed.argmax(1, keepdim=True)
+                fits = room.fits(chosen)
+                room.narrow(~fits.squeeze(1))
+                stage.advance(slice(0, 2), torch.where(fits, chosen, 0), None)
+                generated += 1
+
+
 def test_a_text_whose_masks_come_where_those_of_another_were_has_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
