@@ -16,7 +16,7 @@ from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import TooLarge, Unsupported
 from gen.constraints.automata.parsing import with_flags
 from gen.constraints.automata.regexes import choice_table, regex_table, text_table
-from gen.constraints.automata.rust_syntax import choice_grammar, regex_grammar, text_grammar
+from gen.constraints.automata.rust_syntax import NO_FORCING, choice_grammar, regex_grammar, text_grammar
 from gen.constraints.composing.trees import Calls, Plan, Tree, Word
 from gen.constraints.output_types import (
     Choice,
@@ -53,7 +53,8 @@ def read_plan(output_type: Any) -> Plan:
     if output_type is None:
         raise ConstraintError("None asks for no output type; type(None) is that of null.")
     if isinstance(output_type, Grammar):
-        return Plan(key=("grammar", output_type.lark), table=None, grammar=partial(str, output_type.lark), parse=str)
+        written = output_type.lark + NO_FORCING
+        return Plan(key=("grammar", output_type.lark), table=None, grammar=partial(str, written), parse=str)
     if isinstance(output_type, Choice):
         texts = list(output_type.options)
         read = output_type.options.__getitem__

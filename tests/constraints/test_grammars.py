@@ -314,7 +314,7 @@ def test_a_class_of_a_thousand_optional_fields_is_followed() -> None:
 
 
 def test_a_lexer_with_too_many_states_fails_the_texts_that_have_it_and_no_later_one() -> None:
-    grammar = Grammar("start: /[ab]{90}c(a{1000}){1000}/", VOCABULARY)
+    grammar = Grammar(regex_grammar("[ab]{90}c(a{1000}){1000}"), VOCABULARY)
     grammar.try_out()
 
     def text(grammar: Grammar) -> str:

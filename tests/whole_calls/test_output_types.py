@@ -8,6 +8,7 @@ from datetime import date
 from threading import current_thread
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from pydantic import BaseModel, Field, ValidationError, field_validator
@@ -335,10 +336,9 @@ class TestRefused:
         "output_type",
         [
             gen.regex("a{1000000000}"),
-            gen.grammar("start: a0\n" + "".join(f"a{i}: a{i + 1} a{i + 1}\n" for i in range(30)) + 'a30: "x"'),
-            gen.grammar("start: /[ab]c(a{1000}){1000}/"),
+            gen.regex("[ab]c(a{1000}){1000}"),
         ],
-        ids=["repeated", "doubled", "repeated after two letters"],
+        ids=["repeated", "repeated after two letters"],
     )
     def test_a_host_engine_that_cannot_take_a_step_is_found_when_the_type_is_compiled(
         self, model: Any, output_type: Any
@@ -350,7 +350,28 @@ class TestRefused:
         with pytest.raises(
             gen.ConstraintError, match=r"after \d+ new tokens the host engine failed: llguidance: .*too many"
         ):
-            gen.generate(model, "x", gen.grammar("start: /[ab]{200}c(a{1000}){1000}/"))
+            gen.generate(model, "x", gen.regex("[ab]{200}c(a{1000}){1000}"))
+
+    @pytest.mark.parametrize(
+        "output_type",
+        [
+            gen.grammar('start: /a+/ "ab"'),
+            gen.repeat(gen.either(gen.regex("a+"), gen.grammar('start: "<" start? ">"')), separator="ab", least=2),
+            gen.grammar("start: a0\n" + "".join(f"a{i}: a{i + 1} a{i + 1}\n" for i in range(30)) + 'a30: "x"'),
+        ],
+        ids=["the first part takes all", "the separator is taken", "doubled"],
+    )
+    def test_a_text_that_cannot_end_is_written_to_its_limit(self, model: Any, output_type: Any) -> None:
+        """llguidance wrote ahead what must come, for ever, and compiling took all memory."""
+        assert gen.compile(model, output_type).engine == "host"
+        with pytest.raises(gen.IncompleteError):
+            gen.generate(model, "x", output_type, max_new_tokens=5, sampler=gen.samplers.greedy())
+
+    def test_the_model_chooses_tokens_where_a_grammar_leaves_one_text(self, model: Any) -> None:
+        matcher = gen.compile(model, gen.grammar('start: "hello" start?')).grammar.matcher()
+        allowed = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        tokens = {model.tokenizer.decode([number]) for number in np.flatnonzero(allowed)}
+        assert {"h"} <= tokens and all("hello".startswith(token) for token in tokens)
 
 
 class TestCompile:

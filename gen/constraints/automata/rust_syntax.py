@@ -19,6 +19,9 @@ from gen.constraints.automata.regexes import characters_of, is_begin, look_ahead
 _ENDS = (op.AT_END, op.AT_END_STRING)
 _TEXT: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
 _ESCAPED: Ranges = ((0, 31), (34, 34), (92, 92))  # in JSON strings
+# The model chooses the tokens where one text alone may come. Else llguidance writes that in tokens of its own choice,
+# and writes for ever where a text cannot end: under `start: /a+/ "ab"`, the first part takes each a.
+NO_FORCING = '\n%llguidance {"no_forcing": true}'
 ONE_TERMINAL = "start: T\nT: "  # begins a grammar that has the name "regex"
 
 

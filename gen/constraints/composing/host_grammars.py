@@ -14,7 +14,7 @@ from typing import Any
 from gen.constraints.automata.arrays import Ints
 from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import TooLarge
-from gen.constraints.automata.rust_syntax import ONE_TERMINAL
+from gen.constraints.automata.rust_syntax import NO_FORCING, ONE_TERMINAL
 from gen.constraints.composing.joining import joined_table, word_pieces
 from gen.constraints.composing.splitting import HostRecogniser, Recogniser, TableRecogniser
 from gen.constraints.composing.trees import Plan, Tree, Word
@@ -36,7 +36,7 @@ def host_grammar(tree: Tree, readers: Mapping[object, Recogniser], vocabulary: V
     """
     writer = _Writer(readers, vocabulary)
     rules = [f"start: {writer.rule(tree)}", *writer.rules]
-    return json.dumps({"grammars": [{"lark_grammar": "\n".join(rules)}, *writer.grammars]})
+    return json.dumps({"grammars": [{"lark_grammar": "\n".join(rules) + NO_FORCING}, *writer.grammars]})
 
 
 @dataclass(frozen=True)
