@@ -368,8 +368,9 @@ class TestRefused:
             gen.generate(model, "x", output_type, max_new_tokens=5, sampler=gen.samplers.greedy())
 
     def test_the_model_chooses_tokens_where_a_grammar_leaves_one_text(self, model: Any) -> None:
-        matcher = gen.compile(model, gen.grammar('start: "hello" start?')).grammar.matcher()
-        allowed = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        constraint: Any = gen.compile(model, gen.grammar('start: "hello" start?'))
+        mask = constraint.grammar.matcher().compute_bitmask()
+        allowed = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
         tokens = {model.tokenizer.decode([number]) for number in np.flatnonzero(allowed)}
         assert {"h"} <= tokens and all("hello".startswith(token) for token in tokens)
 
