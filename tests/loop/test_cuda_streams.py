@@ -283,3 +283,37 @@ def test_forty_engines_that_are_open_at_once_have_no_stream_in_common(
     lines = {record.getMessage() for record in caplog.records}
     assert lines == {"steps on cuda:0 are not captured: others use the 32 streams that torch has there"}
     assert len(caplog.records) == count - 32
+
+
+def test_threads_have_streams_of_their_own(launches: list[Launch]) -> None:
+    with virtual_gpus(2):
+        model = adapter("cuda:1")
+        barrier = threading.Barrier(2)
+        both = gen.generate(model, "Ada", seed=5, max_new_tokens=12)
+        made: list[Any] = []
+
+        def run() -> None:
+            stream = gen.stream(model, "Ada", seed=5, max_new_tokens=12)
+            first = next(stream)
+            barrier.wait(timeout=60)  # both calls run now
+            made.append(first + "".join(stream))
+
+        launches.clear()
+        threads = [threading.Thread(target=run) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert made == [both, both]
+        assert len({stream for gpu, _, stream in launches if gpu == 1}) == 2
+
+
+def test_rows_that_do_not_fit_give_their_streams_to_the_next_ones(launches: list[Launch]) -> None:
+    """A new stream would have new workspaces, and could not use the memory that the old one gave back."""
+    with virtual_gpus(2):
+        model = adapter("cuda:1")
+        launches.clear()
+        for prompts in (["a"], ["a", "b", "c"], ["a"] * 5):
+            gen.generate(model, prompts, max_new_tokens=3)
+        gen.generate(model, "a", sampler=gen.samplers.beam_search(2), max_new_tokens=3)
+        assert len({stream for gpu, _, stream in launches if gpu == 1}) == 1

@@ -1,5 +1,7 @@
 """The host engine: its texts are those of the device engine for the same language, wherever they run."""
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,6 +49,24 @@ def test_texts_equal_those_of_the_device_engine(sampler: Sampler, eos_token_id: 
     for group, others in zip(made, wanted, strict=True):
         assert [one.text for one in group] == [one.text for one in others]
         assert [one.finish_reason for one in group] == [one.finish_reason for one in others]
+
+
+def test_rows_with_and_without_constraints_come_and_go_beside_each_other(model: Any) -> None:
+    prompts = [f"{prompt} {number}" for number in range(3) for prompt in PROMPTS]
+    kinds: list[Callable[[str], Any]] = [on_host, gen.regex, lambda pattern: None]
+    types = [kinds[number % 3](LANGUAGES[number % 5]) for number in range(len(prompts))]
+    arguments: dict[str, Any] = {"sampler": multinomial(), "max_new_tokens": 24}
+    seeds = list(range(len(prompts)))
+    alone = [
+        gen.generate(model, prompt, kind, seed=seed, details=True, **arguments)
+        for prompt, kind, seed in zip(prompts, types, seeds, strict=True)
+    ]
+    assert {one.engine for one in alone} == {"host", "device", None}
+    for rows in (2, 7):
+        made = run_in_rows(model, prompts, rows, output_type=types, seed=seeds, **arguments)
+        assert [one.text for [one] in made] == [one.text for one in alone]
+    back = gen.generate(model, prompts[::-1], types[::-1], seed=seeds[::-1], details=True, **arguments)
+    assert [one.text for one in back[::-1]] == [one.text for one in alone]
 
 
 def test_recorded_steps_make_the_same_texts() -> None:
@@ -155,3 +175,15 @@ def test_a_row_whose_matcher_fails_says_so(model: Any, monkeypatch: pytest.Monke
     [error, text] = raised.value.results
     assert isinstance(error, gen.ConstraintError) and "llguidance: " in str(error)
     assert text == "b"
+
+
+@pytest.mark.parametrize("pattern", LANGUAGES)
+def test_a_stream_gives_the_same_text(model: Any, pattern: str) -> None:
+    arguments: dict[str, Any] = {"seed": 1, "max_new_tokens": 40, "sampler": multinomial()}
+    wanted = gen.generate(model, "ab", on_host(pattern), **arguments)
+    assert re.fullmatch(pattern, wanted)
+    stream = gen.stream(model, "ab", on_host(pattern), **arguments)
+    assert "".join(stream) == wanted == stream.completion().value
+    with gen.Engine(model, rows=2) as engine:
+        streams = [engine.submit("ab", on_host(pattern), **arguments) for _ in range(3)]
+        assert ["".join(one) for one in streams] == [wanted] * 3

@@ -2,6 +2,7 @@
 
 import random
 import re
+from copy import copy
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from gen.errors import ArgumentError
 from gen.loop.results.stop_strings import StopStrings
 from gen.requests.settings import GivenStop, read_stops, read_stops_of_each
+from gen.tokens.tokenizers import Detokenizer, Tokenizer
+from tests.helpers import byte_tokenizer
 
 PATTERNS = [
     *(r"ab+", r"b{2,3}a", r"a.*中", r"\Bb\B", r"^b|中a", r"\bab\b", r"(?i)AB", r"\W\b", r"\w\B.?", r"b$", r"[^ab]{2}"),
@@ -92,6 +95,14 @@ def test_text_is_held_no_longer_than_needed() -> None:
     assert matcher.found
 
 
+def test_stop_strings_span_characters_that_span_tokens() -> None:
+    tokenizer = Tokenizer(byte_tokenizer())
+    detokenizer, matcher = Detokenizer(tokenizer, [ord(">")]), StopStrings(["。🙂"])
+    pieces = [matcher.push(detokenizer.push(byte)) for byte in "好。好。🙂好".encode()]
+    assert "".join(pieces) == "好。好"
+    assert matcher.found
+
+
 def test_text_that_a_regex_may_take_is_held_no_longer_than_needed() -> None:
     matcher = StopStrings(read_stops(re.compile(r"\n+User \d+:")))
     pieces = ["one\n", "\nUs", "ed\n", "User 1", "2", " ", "x\n\nUser 12", ":", "more"]
@@ -108,6 +119,13 @@ def test_a_regex_costs_the_same_at_each_character(pattern: str) -> None:
     for _ in range(10_000):
         matcher.push("word ")
     assert not matcher.found
+
+
+def test_a_copy_that_goes_on_by_itself_shows_what_the_first_one_hides() -> None:
+    first = StopStrings(["<end>!"])
+    first.push("<", hidden=True)
+    second = copy(first)
+    assert first.push("x", hidden=True) + second.push("y") == "y"
 
 
 @pytest.mark.parametrize("stop", ["", ["a", ""], [3], [b"x"], [re.compile(b"x")], {3}])
