@@ -185,11 +185,10 @@ def test_a_schema_that_cannot_be_compiled_is_a_bad_request_and_others_give_the_t
         )
         assert made.json["choices"][0]["text"] == wanted.text
         steps = engine.stats().steps
-        doubled = "start: a0\n" + "".join(f"a{i}: a{i + 1} a{i + 1}\n" for i in range(30)) + 'a30: "x"'
         for structure, said in [
             ({"regex": "a(?=b)c"}, "not regular"),
             ({"regex": "[ab]c(a{1000}){1000}"}, "lexer error: too many"),  # which is found after two tokens
-            ({"grammar": doubled}, "Too many items"),
+            ({"grammar": 'start: "a'}, "lexer error"),
         ]:
             refused = client.post("/v1/completions", {**fields, "structured_outputs": structure})
             assert refused.status == 400 and said in refused.json["error"]["message"], refused.json
