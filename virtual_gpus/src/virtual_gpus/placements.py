@@ -241,9 +241,9 @@ def _placed(model: nn.Module, places: Mapping[str, str], folder: str) -> tuple[n
     main = next(device for device in places.values() if device not in _STORES) if places else "cpu"
     if {*places.values()} == {main}:
         return model.to(main), main
-    from accelerate import dispatch_model  # type: ignore[import-untyped]
-    from accelerate.utils import set_module_tensor_to_device  # type: ignore[import-untyped]
+    from accelerate import dispatch_model, utils  # type: ignore[import-untyped]
 
+    vars(model)["_before"] = [one.data for one in model.parameters()]  # accelerate knows tied weights by addresses
     modules = dict(model.named_modules(remove_duplicate=False))
     kept = {name for name in places if name not in modules or not modules[name].state_dict()}
     places = {
@@ -251,7 +251,7 @@ def _placed(model: nn.Module, places: Mapping[str, str], folder: str) -> tuple[n
     }  # accelerate has no hook for a tensor alone, and stores no part without weights
     for name, device in places.items():
         if name not in modules:
-            set_module_tensor_to_device(model, name, device)
+            utils.set_module_tensor_to_device(model, name, device)
     skipped = getattr(model, "_skip_keys_device_placement", None)
     with warnings.catch_warnings(), patch.object(logging.getLogger("accelerate.big_modeling"), "disabled", True):
         warnings.simplefilter("ignore")  # of parts that are no modules, and of offloaded ones
