@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pickle import dumps, loads
 from threading import Lock
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -138,8 +138,15 @@ class Compiling:
         self._requests, theirs = context.Pipe()
         self._process = context.Process(target=compile_for, args=(theirs, self._seconds, self._memory), daemon=True)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C is for this process alone
-        self._process.start()
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        main, sys.modules["__main__"] = (
+            sys.modules["__main__"],
+            ModuleType("__main__"),
+        )  # else it runs the program again
+        try:
+            self._process.start()
+        finally:
+            sys.modules["__main__"] = main
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
         self._requests.send(vocabulary_of(self._model))  # an argument would leave half of it where this process ends
 

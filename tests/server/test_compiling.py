@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing import Pipe, get_context
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -222,3 +223,20 @@ def test_a_result_that_is_larger_than_a_pipe_comes_whole_in_every_event_loop(mak
         sending.start()
         assert runner.run(received()) == large
         sending.join()
+
+
+def test_the_process_does_not_run_the_servers_program_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = ModuleType("__main__")
+    program.__file__ = str(tmp_path / "program.py")
+    Path(program.__file__).write_text("raise SystemExit('the program runs again')\n")
+    monkeypatch.setitem(sys.modules, "__main__", program)
+
+    async def compiled() -> None:
+        compiling = Compiling(ScriptedModel("x"))
+        await compiling.ready(gen.regex("a[0-9]+b"))
+        compiling.close()
+
+    asyncio.run(compiled())
+    assert sys.modules["__main__"] is program and "runs again" not in capfd.readouterr().err
