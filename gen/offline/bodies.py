@@ -43,15 +43,16 @@ def read_body(
     Args:
         settings: the job's, which decide what the body leaves out.
         usual: the job's sampler.
-        known: unknown fields that were reported already; newly reported ones are added.
+        known: fields that change nothing and were reported already; newly reported ones are added.
     """
     fields = ChatBody.read(body)
     for name in ("stream", "prompt_logprobs", "return_receipt"):
         if (given := getattr(fields, name)) is not None and given is not False:
             raise refused(f"{name} is for gen serve, and jobs have no such answers; leave it out.", name)
-    for name in {*fields.ignored} - known:
+    alone = fields.model_fields_set & {"cache_salt", "priority"}  # a job has its rows for itself
+    for name in sorted({*fields.ignored, *alone} - known):
         known.add(name)
-        say(f"bodies have a field {name!r}, which nobody knows; it is left out.")
+        say(f"bodies have a field {name!r}, which changes nothing; it is left out.")
     if (top := settings["top_logprobs"]) is not None and not {"logprobs", "top_logprobs"} & fields.model_fields_set:
         fields = fields.model_copy(update={"logprobs": True, "top_logprobs": top})
     writer = ChatWriter(model, fields, settings["model"], math.inf)

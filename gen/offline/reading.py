@@ -65,7 +65,7 @@ class Reader:
 
     def __init__(self, model: Model, settings: Mapping[str, Any]) -> None:
         self._model, self._settings = model, settings
-        self._known: set[str] = set()  # fields of bodies that were reported as unknown
+        self._known: set[str] = set()  # fields of bodies that were reported as without effect
 
     def read(self, row: Row, draft: str | None = None) -> ReadRow:
         """A row as a call.

@@ -1,13 +1,13 @@
 """The bodies of requests: read within a limit, and checked field by field.
 
 Each protocol has a pydantic model of the fields that it takes. A field that would change the answer and is not
-supported is refused by its name; other unknown fields are ignored and counted.
+supported is refused by its name; any other without effect is named in the answer's head and in the log.
 """
 
 import asyncio
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import isinf
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request  # jobs read bodies without starlette
 
 PATIENCE = 30  # seconds until more of a body comes
+Known = Mapping[str, "Known | None"]
+"""Fields that are read, each with those that are read within it, or None for all of these."""
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # how JSON may write a surrogate
 
 
@@ -28,13 +30,16 @@ class Body(BaseModel):
 
     Attributes:
         refused: fields that would change the answer and are not supported, each with the value that changes nothing.
-        harmless: fields that change nothing here, and that clients send; "a" stands for each "a.b" too.
+        harmless: fields that change nothing here, and that clients send, each with what the answer has anyway;
+            "a" stands for each "a.b" too.
+        inner: what is read within fields that are no models themselves.
         renamed: gen's words for settings that the protocol calls otherwise, each with the fields that may stand for it.
     """
 
     model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
     refused: ClassVar[Mapping[str, object]] = {}
-    harmless: ClassVar[frozenset[str]] = frozenset()
+    harmless: ClassVar[Mapping[str, object]] = {}
+    inner: ClassVar[Mapping[str, Known]] = {}
     renamed: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     @model_validator(mode="before")
@@ -44,12 +49,13 @@ class Body(BaseModel):
 
     @property
     def ignored(self) -> list[str]:
-        """The fields that change nothing: unknown ones, and harmless ones; "a.b" is the field b of a."""
-        found = [name for name in self.model_extra or () if name not in self.refused]
+        """The fields that change nothing: unknown ones, and harmless ones; "a.b" is a field b somewhere within a."""
+        extra = self.model_extra or {}
+        found = [name for name in extra if name not in self.refused and extra[name] != self.harmless.get(name)]
         for name in type(self).model_fields:
             value = getattr(self, name)
-            if isinstance(value, Body):
-                found += [f"{name}.{field}" for field in value.ignored]
+            within = value.ignored if isinstance(value, Body) else _unread(value, self.inner.get(name))
+            found += dict.fromkeys(f"{name}.{field}" for field in within)
         return found
 
     @classmethod
@@ -80,22 +86,21 @@ class Body(BaseModel):
             name, reason = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
             got = "" if first["type"] == "missing" else f", got {show(first['input'])}"
             raise refused(f"{name}: {reason}{got}", name) from None
-        unknown = [name for name in body.ignored if not {name, name.partition(".")[0]} & cls.harmless]
+        unknown = [name for name in body.ignored if not {name, name.partition(".")[0]} & cls.harmless.keys()]
         if strict and unknown:
             raise refused(f"{unknown[0]} is no field of this request: see /openapi.json.", unknown[0])
         return body
 
 
-def unread(messages: Sequence[Any], read: Collection[str]) -> list[str]:
-    """The fields of messages, and of the parts of their contents, that say something and are not read."""
-    found: dict[str, None] = {}
-    for message in messages:
-        content = message.get("content") if isinstance(message, Mapping) else None
-        parts = content if isinstance(content, list) else []
-        for part in (message, *parts):
-            if isinstance(part, Mapping):
-                found |= {name: None for name, value in part.items() if value and name not in read}
-    return [f"messages.{name}" for name in found]
+def _unread(given: Any, known: Known | None) -> Iterator[str]:
+    """The names of fields in objects, or in lists of them, that say something and are not read."""
+    for one in given if isinstance(given, list) else [given]:
+        if isinstance(one, Mapping) and known is not None:
+            for name, value in one.items():
+                if name in known:
+                    yield from _unread(value, known[name])
+                elif value:
+                    yield name
 
 
 def kind_of(thing: object) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gen.errors import show
 from gen.models.base import Model
-from gen.server.bodies import kind_of
+from gen.server.bodies import Known, kind_of
 from gen.server.errors import refused
 from gen.server.output_types import Tools
 from gen.server.sampling import SamplingFields
@@ -18,8 +18,9 @@ from gen.tokens.tokenizers import Tokenizer
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _KEPT = ("name", "tool_calls", "tool_call_id", "reasoning_content")
-READ = frozenset({"role", "content", "reasoning", "refusal", "prefix", "type", "text", "image_url", *_KEPT})
-"""The fields of messages and of their parts that are read."""
+PARTS: Known = {**dict.fromkeys(("type", "text", "refusal")), "image_url": {"url": None}}
+"""What is read of the parts of a message."""
+MESSAGES: Known = {**dict.fromkeys(("role", "reasoning", "refusal", "prefix", *_KEPT)), "content": PARTS}
 
 
 def read_messages(given: Sequence[Any], *, field: str = "messages") -> list[dict[str, Any]]:

@@ -8,10 +8,18 @@ from typing import Any
 
 from gen.constraints.output_types import choice, grammar, json_schema, regex
 from gen.errors import ConstraintError, show
-from gen.server.bodies import kind_of
+from gen.server.bodies import Known, kind_of
 from gen.server.errors import refused
 from gen.tools.calls import ToolCallsType, tool_calls
 
+_SCHEMA = dict.fromkeys(("name", "schema", "strict"))  # a strict one or not: a value always meets it
+_FUNCTION = dict.fromkeys(("name", "description", "parameters", "strict"))
+FORMAT: Known = {"type": None, "json_schema": _SCHEMA, **_SCHEMA}
+TOOLS: Known = {"type": None, "function": _FUNCTION, **_FUNCTION}
+_NAMED: Known = {"type": None, "name": None, "function": {"name": None}}
+_ALLOWED: Known = {"mode": None, "tools": _NAMED}
+CHOICE: Known = {**_NAMED, **_ALLOWED, "allowed_tools": _ALLOWED}
+"""What is read of formats, tools and choices of tools in OpenAI's form."""
 _STRUCTURES: Mapping[str, Any] = {"regex": regex, "choice": choice, "grammar": grammar, "json": json_schema}
 
 
@@ -22,13 +30,17 @@ def type_of_format(given: Mapping[str, Any] | None, field: str, most_kb: float) 
         field: what errors call the field.
         most_kb: how large a schema may be, in KiB.
     """
-    kind = "text" if given is None else given.get("type")
-    if given is None or kind == "text":
+    if given is None:
         return None
-    if kind == "json_object" and given.get("schema") is None:
+    kind, inner = given.get("type"), given.get("json_schema") or given
+    has_schema = not isinstance(inner, Mapping) or inner.get("schema") is not None
+    if kind == "text" and has_schema:
+        raise refused(f"{field} has the type text and a schema; give the type json_schema.", field)
+    if kind == "text":
+        return None
+    if kind == "json_object" and not has_schema:
         return json_schema({"type": "object"}, closed=False)
     if kind in ("json_schema", "json_object"):  # llama.cpp's json_object may have a schema, too
-        inner = given.get("json_schema", given)
         if not isinstance(inner, Mapping) or not isinstance(inner.get("schema"), Mapping):
             raise refused(f"{field} has no schema, got {show(given)}", field)
         check_size(inner["schema"], field, most_kb)
@@ -117,7 +129,7 @@ def _tool(tool: Any) -> dict[str, Any]:
     kind = kind_of(tool)
     if kind != "function":
         raise refused(f"tools of the type {show(kind)} are not supported; give functions.", "tools")
-    function = tool.get("function", tool)
+    function = tool.get("function") or tool
     if not isinstance(function, Mapping):
         raise refused(f"a tool's function must be an object, got {show(function)}", "tools")
     kept = {key: function[key] for key in ("name", "description", "parameters") if function.get(key) is not None}
@@ -129,7 +141,7 @@ def _choice(given: Any) -> tuple[str | None, set[str] | None]:
     if given is None or isinstance(given, str):
         return given, None
     kind = kind_of(given)
-    inner = given.get(kind, given) if kind else None
+    inner = (given.get(kind) or given) if kind else None
     if kind == "function" and isinstance(inner, Mapping) and isinstance(inner.get("name"), str):
         return inner["name"], None
     if kind == "allowed_tools" and isinstance(inner, Mapping) and isinstance(inner.get("tools"), list):
@@ -138,7 +150,7 @@ def _choice(given: Any) -> tuple[str | None, set[str] | None]:
 
 
 def _tool_name(tool: Any) -> str:
-    found = tool.get("function", tool) if isinstance(tool, Mapping) else {}
+    found = (tool.get("function") or tool) if isinstance(tool, Mapping) else {}
     return str(found.get("name")) if isinstance(found, Mapping) else ""
 
 

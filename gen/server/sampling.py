@@ -1,11 +1,13 @@
 """The fields that all protocols share: how tokens are drawn, and when a text ends."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from gen.errors import show
 from gen.models.base import Model
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Sampler
 from gen.samplers.penalties import Penalties
@@ -14,10 +16,11 @@ from gen.server.errors import refused
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 _SEEDS = 2**63
+_TOKEN_ID = re.compile("0|[1-9][0-9]{0,18}")
 
 # Fields that this server does not support and that would change the text, each with the value that changes nothing.
 NOT_SUPPORTED: Mapping[str, object] = {
-    "add_special_tokens": True,
+    "add_special_tokens": False,  # beside those that a chat template writes
     "allowed_token_ids": None,
     "best_of": 1,
     "chat_template": None,
@@ -141,9 +144,10 @@ class SamplingFields(Body):
         return None if self.seed is None else self.seed % _SEEDS
 
     def _bias(self) -> dict[int, float] | None:
-        try:
-            return (
-                None if self.logit_bias is None else {int(name): bias for name, bias in self.logit_bias.items() if bias}
-            )
-        except ValueError:
-            raise refused("logit_bias: the keys must be token ids.", "logit_bias") from None
+        if self.logit_bias is None:
+            return None
+        given = {name: bias for name, bias in self.logit_bias.items() if bias}
+        for name in given:
+            if not _TOKEN_ID.fullmatch(name):  # int() also reads "5_0", " 50" and "050"
+                raise refused(f"logit_bias: the keys must be token ids, got {show(name)}", "logit_bias")
+        return {int(name): bias for name, bias in given.items()}

@@ -196,7 +196,7 @@ def test_lines_of_the_batch_format_get_the_answers_of_the_server(
     source = write_rows(tmp_path / "a.jsonl", [*LINES, *wrong])
     report = gen.run_batch(source, tmp_path / "out", model="demo", seed=1, progress=False)
     assert (report.rows, report.failed) == (len(LINES) + len(WRONG), len(WRONG))
-    assert capsys.readouterr().err.count("bodies have a field 'newer', which nobody knows; it is left out") == 1
+    assert capsys.readouterr().err.count("bodies have a field 'newer', which changes nothing; it is left out") == 1
     answers = read_parts(report.parts)
     assert [answer["custom_id"] for answer in answers] == [one["custom_id"] for one in [*LINES, *wrong]]
     assert all(answer["error"] is None for answer in answers)

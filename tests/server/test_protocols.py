@@ -216,6 +216,13 @@ def test_an_effort_that_nobody_knows_is_refused(number: int, more: Any, thinker:
     assert "the efforts are none, minimal, low, medium, high, xhigh, max, got 'odd'" in str(reply.json)
 
 
+def test_two_limits_of_a_thought_are_refused(thinker: Client) -> None:
+    asked = {"messages": HELLO, "reasoning_effort": "low", "thinking_token_budget": 60}
+    reply = thinker.post(CHAT, asked)
+    assert (reply.status, reply.json["error"]["param"]) == (400, "thinking_token_budget")
+    assert thinker.post(CHAT, asked | {"reasoning_effort": "high"}).status == 200
+
+
 @pytest.mark.parametrize(
     ("number", "more"),
     [
@@ -311,6 +318,11 @@ def test_a_thought_that_is_sent_back_is_read_under_either_name() -> None:
         blocks = [{"type": "thinking", "thinking": "a"}, {"type": "text", "text": "b"}]
         asked = {"messages": [{"role": "assistant", "content": blocks}, {"role": "user", "content": "c"}]}
         assert client.post(f"{MESSAGES}/count_tokens", asked).json == {"input_tokens": 3}
+        thought, other = ({"type": "reasoning", "content": [{"text": text}]} for text in "ad")
+        said, goes_on = {"role": "assistant", "content": "b"}, {"type": None, "role": "user", "content": "c"}
+        for items, text in (([thought, other, said, goes_on], "adbc"), ([thought, goes_on], "ac"), ([thought], "a")):
+            used = client.post(RESPONSES, {"input": items, "max_output_tokens": 1}).json["usage"]
+            assert used["input_tokens"] == len(text)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2], ids=NAMES)

@@ -9,11 +9,11 @@ from pydantic import Field
 import gen
 from gen.completions import Completion, StreamEvent, ToolCallDelta
 from gen.models.base import Model
-from gen.server.bodies import unread
-from gen.server.conversations import READ, asked_of_chat, clients_template, read_messages, thinking, turn_of
+from gen.server.bodies import Known
+from gen.server.conversations import MESSAGES, asked_of_chat, clients_template, read_messages, thinking, turn_of
 from gen.server.errors import refused
 from gen.server.likelihoods import in_chat_form, in_prompt_form, likely_prompt, likely_tokens
-from gen.server.output_types import WORDS, new_id, read_tools
+from gen.server.output_types import CHOICE, TOOLS, WORDS, new_id, read_tools
 from gen.server.protocols.chunks import ChunkedBody, ChunkWriter, Likeliest
 from gen.server.sampling import NOT_SUPPORTED
 from gen.server.served import Served
@@ -34,7 +34,23 @@ class ChatBody(ChunkedBody):
         "verbosity": "medium",
         "web_search_options": None,
     }
-    harmless = frozenset({"messages"})
+    harmless: ClassVar[Mapping[str, object]] = {
+        **ChunkedBody.harmless,
+        "messages": None,
+        "metadata": None,
+        "prediction": None,
+        "prompt_cache_key": None,
+        "prompt_cache_retention": None,
+        "safety_identifier": None,
+        "service_tier": "auto",
+        "store": False,
+    }
+    inner: ClassVar[Mapping[str, Known]] = {
+        **ChunkedBody.inner,
+        "messages": MESSAGES,
+        "tools": TOOLS,
+        "tool_choice": CHOICE,
+    }
     renamed: ClassVar[dict[str, tuple[str, ...]]] = ChunkedBody.renamed | {
         "max_new_tokens": ("max_completion_tokens", "max_tokens"),
         "thinking": ("thinking_token_budget", "reasoning_effort", "chat_template_kwargs"),
@@ -52,18 +68,12 @@ class ChatBody(ChunkedBody):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
-    # known fields that mean nothing for one model on one machine
-    metadata: Any = None
-    prediction: Any = None
-    prompt_cache_key: Any = None
-    safety_identifier: Any = None
-    service_tier: Any = None
-    store: Any = None
 
     @property
     def ignored(self) -> list[str]:
         """See `Body.ignored`."""
-        return super().ignored + unread(self.messages, READ)
+        other = self.max_completion_tokens is not None and self.max_tokens not in (None, self.max_completion_tokens)
+        return super().ignored + ["max_tokens"] * other
 
 
 def _call(delta: ToolCallDelta) -> dict[str, Any]:
@@ -94,6 +104,11 @@ class ChatWriter(ChunkWriter):
         begin = body.add_generation_prompt
         goes_on = body.continue_final_message or bool(body.messages[-1].get("prefix"))  # DeepSeek's and Mistral's
         thoughts, thinks = thinking(model.tokenizer, body.reasoning_effort, "reasoning_effort")
+        if thinks not in (None, True) and body.thinking_token_budget is not None:
+            raise refused(
+                "reasoning_effort and thinking_token_budget both say how much the model thinks; give one of them.",
+                "thinking_token_budget",
+            )
         turn = turn_of(messages, not goes_on if begin is None else begin, goes_on)
         tools = read_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls, most_kb=most_kb)
         asked = asked_of_chat(

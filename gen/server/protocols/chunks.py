@@ -1,15 +1,15 @@
 """What chat completions and completions have in common: fields, how texts end, and streams of chunks."""
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from gen.completions import Completion
-from gen.server.bodies import Body
+from gen.server.bodies import Body, Known
 from gen.server.errors import ApiError, in_openai_form, refused
-from gen.server.output_types import new_id, type_of_format, type_of_structure
+from gen.server.output_types import FORMAT, new_id, type_of_format, type_of_structure
 from gen.server.sampling import SamplingFields
 from gen.server.served import Asked
 from gen.server.texts import Texts
@@ -29,6 +29,9 @@ class StreamOptions(Body):
 class ChunkedBody(SamplingFields):
     """The fields that both have."""
 
+    harmless: ClassVar[Mapping[str, object]] = {"user": None}
+    inner: ClassVar[Mapping[str, Known]] = {"response_format": FORMAT}
+
     n: Annotated[int, Field(ge=1)] = 1
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     prompt_logprobs: Likeliest | None = None
@@ -36,7 +39,6 @@ class ChunkedBody(SamplingFields):
     structured_outputs: dict[str, Any] | None = None
     stream_options: StreamOptions = StreamOptions()
     return_receipt: bool = False
-    user: Any = None
 
     def output_type(self, most_kb: float) -> Any:
         """The output type of the texts; None if they have none.

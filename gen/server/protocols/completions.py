@@ -23,7 +23,7 @@ class CompletionBody(ChunkedBody):
 
     refused: ClassVar[Mapping[str, object]] = {
         name: value for name, value in NOT_SUPPORTED.items() if name not in ("best_of", "prompt_logprobs")
-    }
+    } | {"add_special_tokens": True}
     renamed: ClassVar[dict[str, tuple[str, ...]]] = ChunkedBody.renamed | {
         "top_logprobs": ("logprobs",),
         "prompt_logprobs": ("prompt_logprobs", "logprobs"),

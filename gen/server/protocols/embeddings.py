@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from gen.embedding.embed import embed, read_prompt
 from gen.embedding.encoder import Encoder
-from gen.server.bodies import Body
+from gen.server.bodies import Body, Known
 from gen.server.errors import ApiError, refused
 from gen.server.output_types import new_id
 from gen.server.protocols.completions import read_prompts
@@ -22,8 +22,9 @@ class EmbedderBody(Body):
 
     refused: ClassVar[Mapping[str, object]] = {"add_special_tokens": True, "normalize": True, "prompt_name": None}
 
+    harmless: ClassVar[Mapping[str, object]] = {"user": None}
+
     model: str | None = None
-    user: Any = None
 
 
 class EmbeddingsBody(EmbedderBody):
@@ -79,6 +80,8 @@ def _in_base64(vector: Any) -> str:
 
 class RerankBody(EmbedderBody):
     """The fields of a request."""
+
+    inner: ClassVar[Mapping[str, Known]] = {"documents": {"text": None}}
 
     query: str
     documents: Annotated[list[str | dict[str, Any]], Field(min_length=1)]

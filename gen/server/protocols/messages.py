@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gen.completions import Completion, StreamEvent
 from gen.errors import show
-from gen.server.bodies import Body, kind_of, unread
+from gen.server.bodies import Body, Known, kind_of
 from gen.server.conversations import asked_of_chat, read_messages, thinking
 from gen.server.errors import ApiError, in_anthropic_form, refused
 from gen.server.output_types import new_id, read_tools, type_of_format
@@ -18,10 +18,14 @@ from gen.server.texts import Ended, Texts
 from gen.server.writing import event
 from gen.tokens.thoughts import Thinking
 
-_READ = {
-    *("role", "content", "type", "text", "source", "id", "name", "input", "tool_use_id", "thinking"),
-    *("signature", "data", "cache_control"),  # which mean nothing for one model on one machine
+_TEXT: Known = dict.fromkeys(("type", "text", "cache_control"))  # what is kept of prompts depends on no mark
+_BLOCKS: Known = {
+    **dict.fromkeys(("id", "name", "input", "tool_use_id", "thinking", "signature")),
+    **{"content": _TEXT, "source": dict.fromkeys(("type", "media_type", "data", "url"))},
+    **_TEXT,
 }
+_SCHEMA: Known = {"type": None, "schema": None}
+_TOOLS: Known = dict.fromkeys(("type", "name", "description", "input_schema", "strict", "cache_control"))
 _CHOICES = {None: None, "auto": "auto", "any": "required", "none": "none"}
 
 
@@ -32,12 +36,22 @@ class ToolChoice(Body):
     name: str | None = None
     disable_parallel_tool_use: bool = False
 
+    @property
+    def ignored(self) -> list[str]:
+        """See `Body.ignored`."""
+        return super().ignored + ["name"] * (self.name is not None and self.type != "tool")
+
 
 class ThinkingOptions(Body):
     """Whether the model thinks, and how many tokens its thought may have."""
 
     type: Literal["enabled", "disabled", "adaptive"] | None = None
     budget_tokens: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def ignored(self) -> list[str]:
+        """See `Body.ignored`."""
+        return super().ignored + ["budget_tokens"] * (self.budget_tokens is not None and self.type != "enabled")
 
 
 class MessagesBody(SamplingFields):
@@ -51,7 +65,23 @@ class MessagesBody(SamplingFields):
         "structured_outputs": None,
         "response_format": None,
     }
-    harmless = frozenset({"context_management", "messages", "output_config.effort"})
+    harmless: ClassVar[Mapping[str, object]] = {
+        "cache_control": {"type": "ephemeral"},
+        "context_management": None,
+        "inference_geo": None,
+        "messages": None,
+        "metadata": None,
+        "output_config.effort": None,
+        "service_tier": "auto",
+        "tools.eager_input_streaming": None,
+    }
+    inner: ClassVar[Mapping[str, Known]] = {
+        "messages": {"role": None, "content": _BLOCKS},
+        "system": _TEXT,
+        "tools": _TOOLS,
+        "output_format": _SCHEMA,
+        "output_config": {"format": _SCHEMA},
+    }
     renamed: ClassVar[dict[str, tuple[str, ...]]] = SamplingFields.renamed | {
         "stop": ("stop_sequences", "stop"),
         "thinking": ("thinking",),
@@ -67,17 +97,6 @@ class MessagesBody(SamplingFields):
     thinking: ThinkingOptions = ThinkingOptions()
     output_format: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
-    # known fields that mean nothing for one model on one machine
-    cache_control: Any = None
-    inference_geo: Any = None
-    metadata: Any = None
-    service_tier: Any = None
-
-    @property
-    def ignored(self) -> list[str]:
-        """See `Body.ignored`."""
-        effort = ["output_config.effort"] if "effort" in (self.output_config or {}) else []
-        return super().ignored + effort + unread(self.messages, _READ)
 
 
 def count_tokens(served: Served, body: MessagesBody) -> dict[str, Any]:
@@ -98,7 +117,7 @@ def _read(served: Served, body: MessagesBody) -> Asked:
         if not isinstance(form, Mapping):
             raise refused(f"output_config.format must be an object, got {show(form)}", field)
     if body.stop_sequences is not None:
-        body.stop = body.stop_sequences
+        body.stop = [*body.stop_sequences, *([body.stop] if isinstance(body.stop, str) else body.stop or ())]
     template, thinks = _thinking(served, body.thinking)
     return asked_of_chat(
         served.model,

@@ -1,9 +1,12 @@
 """`/v1/models`, OpenAI's, and `/tokenize` and `/detokenize`, as in vLLM: what there is to know of the model."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from gen.server.bodies import Body
+from gen.server.bodies import Body, Known
+from gen.server.conversations import MESSAGES
 from gen.server.errors import refused
+from gen.server.output_types import TOOLS
 from gen.server.protocols.chat import ChatBody, ChatWriter
 from gen.server.served import Served, name_in
 
@@ -31,6 +34,10 @@ def _models(served: Served) -> dict[str, dict[str, Any]]:
 class TokenizeBody(Body):
     """A text, or a conversation with what shapes its prompt in chat completions."""
 
+    refused: ClassVar[Mapping[str, object]] = {"chat_template": None, "mm_processor_kwargs": None}
+    harmless: ClassVar[Mapping[str, object]] = {"messages": None, "return_token_strs": False}
+    inner: ClassVar[Mapping[str, Known]] = {"messages": MESSAGES, "tools": TOOLS}
+
     model: str | None = None
     prompt: str | None = None
     messages: list[Any] | None = None
@@ -39,6 +46,14 @@ class TokenizeBody(Body):
     continue_final_message: bool = False
     tools: list[Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    thinking_token_budget: int | None = None
+
+    @property
+    def ignored(self) -> list[str]:
+        """See `Body.ignored`; a text has nothing of what shapes a conversation's prompt."""
+        of_chats = self.model_fields_set & ChatBody.model_fields.keys() - {"model"}
+        return super().ignored + (sorted(of_chats) if self.messages is None else [])
 
 
 class DetokenizeBody(Body):
@@ -55,8 +70,8 @@ def tokenize(served: Served, body: TokenizeBody) -> dict[str, Any]:
         raise refused("give a prompt, or messages.", "prompt")
     tokenizer = served.model.tokenizer
     if body.messages is not None:
-        given = {name: getattr(body, name) for name in ChatBody.model_fields if name in TokenizeBody.model_fields}
-        token_ids = served.prompt_ids(ChatWriter.of(served, ChatBody(**given)).asked)
+        given = {name: getattr(body, name) for name in body.model_fields_set & TokenizeBody.model_fields.keys()}
+        token_ids = served.prompt_ids(ChatWriter.of(served, ChatBody.read(given)).asked)
     else:
         token_ids = (tokenizer.encode if body.add_special_tokens else tokenizer.encode_plain)(body.prompt or "")
     return {"tokens": token_ids, "count": len(token_ids), "max_model_len": served.model.context_length}

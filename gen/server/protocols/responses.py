@@ -11,11 +11,11 @@ from pydantic import Field
 
 from gen.completions import Completion, StreamEvent
 from gen.errors import show
-from gen.server.bodies import Body
-from gen.server.conversations import asked_of_chat, clients_template, read_messages, thinking
+from gen.server.bodies import Body, Known
+from gen.server.conversations import PARTS, asked_of_chat, clients_template, read_messages, thinking
 from gen.server.errors import ApiError, refused
 from gen.server.likelihoods import in_chat_form, likely_tokens
-from gen.server.output_types import new_id, read_tools, type_of_format
+from gen.server.output_types import CHOICE, FORMAT, TOOLS, new_id, read_tools, type_of_format
 from gen.server.sampling import NOT_SUPPORTED, SamplingFields
 from gen.server.served import Served
 from gen.server.texts import Ended, Texts
@@ -23,11 +23,19 @@ from gen.server.writing import event, reasoning_tokens
 
 _LOGPROBS = "message.output_text.logprobs"
 _NO_STORE = "this server stores nothing; give the whole conversation as input."
+_OWN = dict.fromkeys(("id", "status", "annotations", "logprobs"))  # of answers that come back, and say nothing
+_ITEMS: Known = {
+    **dict.fromkeys(("type", "role", "call_id", "name", "arguments")),
+    **{"content": {**PARTS, **_OWN}, "output": {**PARTS, **_OWN}},
+    **_OWN,
+}
 _STORED = {"previous_response_id": _NO_STORE, "conversation": _NO_STORE, "prompt": "this server stores no prompts."}
 
 
 class TextOptions(Body):
     """The format of the text."""
+
+    inner: ClassVar[Mapping[str, Known]] = {"format": FORMAT}
 
     format: dict[str, Any] | None = None
     verbosity: Literal["medium"] | None = None
@@ -49,7 +57,21 @@ class ResponsesBody(SamplingFields):
         "structured_outputs": None,
         "response_format": None,
     }
-    harmless = frozenset({"include", "reasoning.summary", "truncation"})
+    harmless: ClassVar[Mapping[str, object]] = {
+        "include": None,
+        "input": None,
+        "max_tool_calls": None,
+        "prompt_cache_key": None,
+        "prompt_cache_retention": None,
+        "reasoning.summary": None,
+        "safety_identifier": None,
+        "service_tier": "auto",
+        "store": False,
+        "stream_options": None,
+        "truncation": "disabled",
+        "user": None,
+    }
+    inner: ClassVar[Mapping[str, Known]] = {"input": _ITEMS, "tools": TOOLS, "tool_choice": CHOICE}
     renamed: ClassVar[dict[str, tuple[str, ...]]] = SamplingFields.renamed | {
         "max_new_tokens": ("max_output_tokens",),
         "thinking": ("reasoning", "chat_template_kwargs"),
@@ -71,14 +93,6 @@ class ResponsesBody(SamplingFields):
     previous_response_id: Any = None
     conversation: Any = None
     prompt: Any = None
-    # known fields that mean nothing for one model on one machine
-    max_tool_calls: Any = None
-    prompt_cache_key: Any = None
-    safety_identifier: Any = None
-    service_tier: Any = None
-    store: Any = None
-    stream_options: Any = None
-    user: Any = None
 
     @property
     def ignored(self) -> list[str]:
@@ -122,18 +136,21 @@ def read_input(given: str | list[Any], instructions: str | None) -> list[dict[st
     """The messages of a request."""
     messages: list[Any] = [] if instructions is None else [{"role": "system", "content": instructions}]
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    thought = ""
     for number, item in enumerate(items):
-        kind = item.get("type", "message") if isinstance(item, Mapping) else None
+        kind = (item.get("type") or "message") if isinstance(item, Mapping) else None
         if kind == "message":
-            messages.append({"role": item.get("role"), "content": item.get("content")})
+            said = {"role": item.get("role"), "content": item.get("content")}
+            if said["role"] == "assistant" and messages and "content" not in messages[-1]:  # after a thought
+                messages[-1] |= said
+            else:
+                messages.append(said)
         elif kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
-            if messages and messages[-1]["role"] == "assistant" and not thought:  # an item of the same answer
-                messages[-1].setdefault("tool_calls", []).append(call)
-            else:
-                messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant"})
+            messages[-1].setdefault("content", "")
+            messages[-1].setdefault("tool_calls", []).append(call)  # an item of the same answer
         elif kind == "function_call_output":
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")})
         elif kind == "reasoning":
@@ -141,12 +158,12 @@ def read_input(given: str | list[Any], instructions: str | None) -> list[dict[st
             if not isinstance(parts, list) or not all(isinstance(part, Mapping) for part in parts):
                 raise refused(f"input[{number}]: the content must be a list of parts, got {show(parts)}", "input")
             thought = "".join(str(part.get("text", "")) for part in parts)
-            continue
+            if thought and messages and "content" not in messages[-1]:
+                messages[-1]["reasoning_content"] += thought
+            elif thought:
+                messages.append({"role": "assistant", "reasoning_content": thought})
         else:
             raise refused(f"input[{number}]: items of the type {show(kind)} are not supported.", "input")
-        if thought and messages[-1]["role"] == "assistant":
-            messages[-1]["reasoning_content"] = thought
-        thought = ""
     return read_messages(messages, field="input")
 
 
