@@ -58,6 +58,16 @@ class RowLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
+        """Write the tokens' keys and values; see transformers.
+
+        Raises:
+            ModelError: there are keys of something else than the tokens, as of images in Llama 3.2 Vision and GIT.
+        """
+        if key_states.shape[-2] != self.place.width:
+            raise ModelError(
+                "the model keeps keys of an image that are not those of its tokens, which gen does not; give it "
+                "prompts without images, or use transformers' generate."
+            )
         keys, values = (
             self.state.write(name, self.place, states)
             for name, states in (("keys", key_states), ("values", value_states))

@@ -128,11 +128,19 @@ class VisionModel(TransformersModel):
         """Positions in the text, or the model's own positions over time, height and width of images if it has them.
 
         They are computed on the CPU and given to the model, which would otherwise keep some of them for its next call.
+
+        Raises:
+            ModelError: the model needs the positions of all earlier tokens in each step.
         """
         base = getattr(self._inner, self._inner.base_model_prefix, None)
         get_rope_index = getattr(base, "get_rope_index", None)
         if get_rope_index is None:
             return super().prompt_inputs(token_ids, {})[0]
+        if "indexed_attention" in (getattr(self.decoder_config, "layer_types", None) or ()):
+            raise ModelError(
+                f"{type(self._inner).__name__} selects tokens by positions that an image changes, which gen does not "
+                "keep; give it prompts without images, or use transformers' generate."
+            )
         known = inspect.signature(get_rope_index).parameters
         positions: Tensor = get_rope_index(
             input_ids=token_ids,

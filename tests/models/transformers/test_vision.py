@@ -12,6 +12,8 @@ from PIL import Image
 from transformers import AutoProcessor
 
 import gen
+from benchmarks.architectures.image_inputs import image_inputs
+from benchmarks.architectures.tiny_models import tiny_model as listed_model
 from gen.doctor import examine
 from gen.models.transformers.vision import VisionModel
 from tests.helpers import byte_tokenizer, tiny_model
@@ -265,6 +267,25 @@ def test_a_processor_that_does_not_fit_is_refused() -> None:
     coarse.patch_size = 16
     with pytest.raises(gen.ModelError, match=r"do not match.*use the processor that belongs to Llava"):
         gen.generate(gen.from_transformers(model, coarse), "<image>", images=[picture(1)])
+
+
+@pytest.mark.parametrize("kind", ["git", "mllama", "qwen4_exp"])
+def test_images_are_refused_where_steps_would_forget_them(kind: str) -> None:
+    """Mllama and GIT keep keys of an image beside the tokens'; Qwen4 needs the positions of all tokens in each step."""
+    hf_model = listed_model(kind, "images")
+    inputs = image_inputs(hf_model)
+    one = {name: value[: len(value) // 2] for name, value in inputs.items()}
+
+    class Processor:
+        tokenizer, image_processor = byte_tokenizer(), object()
+
+        def __call__(self, **_: Any) -> dict[str, Any]:
+            return dict(one)
+
+    model = gen.from_transformers(hf_model, Processor())
+    assert gen.generate(model, "a", sampler=GREEDY, max_new_tokens=4, details=True).token_ids
+    with pytest.raises(gen.ModelError, match="give it prompts without images, or use transformers' generate"):
+        gen.generate(model, "a", images=[picture(0)], max_new_tokens=4)
 
 
 def test_images_of_other_shapes_are_refused_with_the_reason() -> None:
