@@ -15,6 +15,8 @@ from gen.models.base import Model
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt
 from gen.samplers.backends.random import sample_seed
 
+_OF_TRAINER = ("details", "eos_token_id", "max_new_tokens", "sampler", "seed")  # settings that follow from a trainer's
+
 
 class Rollouts:
     """A `rollout_func`: continues each prompt that a trainer gives, once for each time that it is given.
@@ -31,12 +33,15 @@ class Rollouts:
     Args:
         output_type: as for `gen.generate`; log-probabilities are then those under the type. Reward functions get the
             values as `values`.
-        settings: more arguments of `gen.generate`, such as `stop`.
+        settings: more arguments of `gen.generate`, such as `stop`, except those that follow from the trainer's.
     Raises:
+        ArgumentError: a setting follows from the trainer's arguments.
         ModelError: gen cannot run the trainer's model; the first call raises it.
     """
 
     def __init__(self, output_type: Any = None, **settings: Any) -> None:
+        if refused := [name for name in _OF_TRAINER if name in settings]:
+            raise ArgumentError(f"Rollouts takes no {', '.join(refused)}: the trainer's arguments decide that.")
         self._output_type, self._settings = output_type, {"shorten": True} | settings
         self._calls = 0
         self._made: tuple[Any, Model] | None = None

@@ -210,7 +210,13 @@ class Tokenizer:
         # No lock, since a long text takes seconds: the settings of a fast tokenizer stay as they are from call to call.
         # verbose=False: a prompt longer than the context is the decode loop's error, not the tokenizer's warning
         encoded = self._tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)
-        return [int(token_id) for token_id in encoded["input_ids"]]
+        token_ids = [int(token_id) for token_id in encoded["input_ids"]]
+        if (highest := max(token_ids, default=0)) >= self.vocab_size:
+            raise ArgumentError(
+                f"the text has the token {highest}, and the tokenizer had ids up to {self.vocab_size - 1} when you "
+                "gave it to gen; after tokenizer.add_tokens give model and tokenizer to gen again."
+            )
+        return token_ids
 
     def _backend(self, *methods: str) -> "FastTokenizer | None":
         """What does the work of these methods; None where Python code of the tokenizer's own takes part."""

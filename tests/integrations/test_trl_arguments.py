@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 import gen
-from gen.integrations.trl import sampler_of
+from gen.integrations.trl import Rollouts, sampler_of
 
 
 def test_arguments_are_those_of_a_sampler_and_no_others_are_dropped() -> None:
@@ -14,3 +14,5 @@ def test_arguments_are_those_of_a_sampler_and_no_others_are_dropped() -> None:
     args.generation_kwargs = {"suppress_tokens": [3]}
     with pytest.raises(gen.ArgumentError, match="generation_kwargs are for transformers"):
         sampler_of(args)
+    with pytest.raises(gen.ArgumentError, match="takes no sampler, seed: the trainer's arguments decide that"):
+        Rollouts(seed=3, stop="x", sampler=gen.samplers.greedy())

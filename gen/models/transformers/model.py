@@ -198,15 +198,14 @@ class TransformersModel(Model):
         self.tokenizer.save(folder)
 
     def check_usable(self) -> None:
-        """Refuse what a call can find out at once: training mode, another attention or device, an adapter that
-        `innermost` refuses; `check` finds all changes.
+        """Refuse what a call can find out at once: training mode, another attention, device or vocabulary, an adapter
+        that `innermost` refuses; `check` finds all changes.
 
         Raises:
             ModelError: the model has changed so that gen can no longer run it.
         """
         self._refuse_training([self._inner])
-        self._refuse_attention()
-        self._refuse_moved()
+        self._refuse_changes()
 
     def check(self) -> Snapshot | None:
         """See `gen.models.base.Model.check`."""
@@ -215,8 +214,7 @@ class TransformersModel(Model):
 
         found = Snapshot(self.hf_model, called_by_name(self.decoder_config), vouched=self.replay)
         self._refuse_training(found.modules)
-        self._refuse_attention()
-        self._refuse_moved()
+        self._refuse_changes()
         if found.unseen and not self._told:
             self._told = True
             logger.info(
@@ -298,13 +296,20 @@ class TransformersModel(Model):
         if any(kind in attention for kind in ("flash", "flex", "paged")):
             raise ModelError(f"{attention} takes no static cache; load with attn_implementation='sdpa'.")
 
-    def _refuse_moved(self) -> None:
-        here = runs_on(innermost(self.hf_model).get_input_embeddings())
-        taken = self._placement.input_device
+    def _refuse_changes(self) -> None:
+        """Refuse another attention, device or vocabulary than the model had when gen took it over."""
+        self._refuse_attention()
+        model, name = innermost(self.hf_model), type(self._inner).__name__
+        here, taken = runs_on(model.get_input_embeddings()), self._placement.input_device
         if here != taken:
             raise ModelError(
-                f"{type(self._inner).__name__} was on {taken} when you gave it to gen, and is on {here} now; move it "
-                "back, or call gen.from_transformers(model, tokenizer) again."
+                f"{name} was on {taken} when you gave it to gen, and is on {here} now; move it back, or "
+                "call gen.from_transformers(model, tokenizer) again."
+            )
+        if (rows := embedding_rows(model)) != self._embedded:
+            raise ModelError(
+                f"the embedding of {name} had {self._embedded} rows when you gave it to gen, and has {rows} now; call "
+                "gen.from_transformers(model, tokenizer) again."
             )
 
     def _check_usable(self) -> None:
@@ -330,7 +335,7 @@ class TransformersModel(Model):
             ) from error
         if not any(isinstance(layer, StaticLayer) for layer in layers):
             raise ModelError(f"{name} has no attention cache; models of recurrent layers alone are not supported.")
-        known = embedding_rows(model)
+        self._embedded = known = embedding_rows(model)
         if self.tokenizer.vocab_size > known:
             raise ModelError(
                 f"the tokenizer has ids up to {self.tokenizer.vocab_size - 1}, the embedding of {name} only {known} "

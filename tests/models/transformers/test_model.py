@@ -161,6 +161,23 @@ def test_a_tokenizer_with_more_ids_than_the_embedding_is_refused() -> None:
         gen.from_transformers(tiny_model(vocab_size=100), spaced_tokenizer())
 
 
+def test_tokens_that_were_added_later_are_refused_until_the_model_is_given_again() -> None:
+    """Token ids without a row of the embedding would end a CUDA context, and log-probabilities would lack them."""
+    hf_model, tokenizer = tiny_model(vocab_size=264), byte_tokenizer()
+    model = gen.from_transformers(hf_model, tokenizer)
+    text = gen.generate(model, "hello", max_new_tokens=4, seed=1)
+    tokenizer.add_tokens(["<new>"])
+    assert gen.generate(model, "hello", max_new_tokens=4, seed=1) == text
+    for call in (gen.generate, gen.score):
+        with pytest.raises(gen.ArgumentError, match=r"has the token 259, and .* ids up to 258 when .* give model and"):
+            call(model, "hello<new>")
+    hf_model.resize_token_embeddings(270, mean_resizing=False)
+    with pytest.raises(gen.ModelError, match=r"embedding of LlamaForCausalLM had 264 rows .* and has 270 now; call"):
+        gen.generate(model, "hello", max_new_tokens=4, seed=1)
+    again = gen.from_transformers(hf_model, tokenizer)
+    assert gen.score(again, "hello", "<new>").token_ids == [259]
+
+
 def test_logits_wider_than_the_tokenizer_are_masked() -> None:
     model = tiny_model(vocab_size=331)
     with torch.no_grad():
