@@ -1,7 +1,7 @@
 """Edges as arrays: where the edges of each state begin, which ones overlap, and ranges of numbers as one array.
 
-Example: three edges of the states [0, 0, 2] begin at [0, 2, 2, 3], so state 1 has none; the ranges from [5, 0] to
-below [7, 1] are the numbers 5, 6 and 0.
+Example: three edges of the states [0, 0, 2] begin at [0, 2, 2, 3]; the ranges from [5, 0] to below [7, 1] are the
+numbers 5, 6 and 0. Rows are chosen with `take` and `compress`: an index in brackets takes ten times as long.
 """
 
 import numpy as np
@@ -12,9 +12,9 @@ Longs = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-def by_number(edges: Ints) -> Longs:
-    """The order that sorts (n, 4) edges, each source, low, high, target, by source and low."""
-    return np.argsort((edges[:, 0].astype(np.int64) << 32) + edges[:, 1], kind="stable")
+def by_number(edges: Ints) -> Ints:
+    """(n, 4) edges, each source, low, high, target, sorted by source and low."""
+    return edges.take(np.argsort((edges[:, 0].astype(np.int64) << 32) + edges[:, 1], kind="stable"), 0)
 
 
 def moved(edges: Ints, by: int) -> Ints:

@@ -63,7 +63,7 @@ class _Sets:
         for state, members in self.members.items():
             self.one[state] = next(iter(members)) if len(members) == 1 else self._number.setdefault(members, state)
         edges[:, 3] = self.one[edges[:, 3]]
-        self.edges = edges[by_number(edges)]
+        self.edges = by_number(edges)
         self._begin = begins(self.edges[:, 0], self.count)
         self._low, self._high, self._target = (np.ascontiguousarray(self.edges[:, column]).data for column in (1, 2, 3))
         self._states = self.count
@@ -100,12 +100,11 @@ class _Sets:
         reads = self._begin[members + 1] - self._begin[members]
         if int(reads.sum()) > _MEMBERS:
             raise TooLarge(f"more than {_MEMBERS} edges of {len(states)} sets of states")
-        copies = self.edges[ranges(self._begin[members], self._begin[members + 1])]
+        copies = self.edges.take(ranges(self._begin[members], self._begin[members + 1]), 0)
         copies[:, 0] = np.repeat(np.repeat(states, sizes), reads)
         own = np.ones(self.count, np.bool_)
         own[states] = False
-        edges = np.concatenate((self.edges[own[self.edges[:, 0]]], copies))
-        return edges[by_number(edges)]
+        return by_number(np.concatenate((self.edges.compress(own[self.edges[:, 0]], 0), copies)))
 
     def reach(self, start: int) -> tuple[Ints, Bools]:
         """The edges of all states that `start` leads to, and which of them are final; `start` becomes 0."""
@@ -136,7 +135,7 @@ class _Sets:
         number = np.cumsum(live, dtype=np.int32) - 1
         number[: order[0]] += 1
         number[order[0]] = 0
-        edges = np.concatenate((edges[own[edges[:, 0]]], np.array(made, np.int32).reshape(-1, 4)))
+        edges = np.concatenate((edges.compress(own[edges[:, 0]], 0), np.array(made, np.int32).reshape(-1, 4)))
         edges[:, 0], edges[:, 3] = number[edges[:, 0]], number[edges[:, 3]]
         final = np.zeros(states, np.bool_)
         ends = [state for state, members in self.members.items() if self.accept in members and live[state]]

@@ -64,15 +64,15 @@ def joined(edges: Ints) -> Ints:
     """Edges sorted by state and number; touching edges between the same two states become one."""
     if len(edges) < 2:
         return edges
-    edges = edges[by_number(edges)]
+    edges = by_number(edges)
     before, after = edges[:-1], edges[1:]
     new = (before[:, 0] != after[:, 0]) | (before[:, 3] != after[:, 3]) | (before[:, 2] + 1 != after[:, 1])
     if new.all():
         return edges
     first = np.flatnonzero(np.concatenate(([True], new)))
     last = np.append(first[1:], len(edges)) - 1
-    out = edges[first]
-    out[:, 2] = edges[last, 2]
+    out = edges.take(first, 0)
+    out[:, 2] = edges[:, 2].take(last)
     return out
 
 
@@ -104,7 +104,7 @@ def trimmed(edges: Ints, final: Bools) -> Dfa | None:
     if live.all():
         return Dfa(edges, final, distance)
     number = (np.cumsum(live) - 1).astype(np.int32)
-    edges = edges[live[edges[:, 3]] & live[edges[:, 0]]]
+    edges = edges.compress(live[edges[:, 3]] & live[edges[:, 0]], 0)
     edges[:, 0], edges[:, 3] = number[edges[:, 0]], number[edges[:, 3]]
     return Dfa(edges, final[live], distance[live])
 
@@ -142,7 +142,7 @@ class Table(NamedTuple):
 
 def table(automaton: Dfa) -> Table:
     """The automaton as a table."""
-    source, low, end, target = (automaton.edges + np.array([1, 0, 1, 1], np.int32)).T
+    source, low, end, target = (automaton.edges + np.array([1, 0, 1, 1], np.int32)).T.copy()
     cut = np.zeros(257, np.bool_)
     cut[0] = cut[low] = cut[end] = cut[256] = True
     place = np.cumsum(cut) - 1  # for each byte, the number of its piece between two cuts

@@ -45,8 +45,8 @@ def spell(nfa: Nfa, texts: Dfa, start: int, encode: Encode) -> int:
     nfa.join_all(place[texts.final], end)
     edges, alone = _pieces(texts.edges)
     edges[:, 0], edges[:, 3] = place[edges[:, 0]], place[edges[:, 3]]
-    nfa.put(edges[alone])
-    for characters, pairs in _by_characters(edges[~alone]):
+    nfa.put(edges.compress(alone, 0))
+    for characters, pairs in _by_characters(edges.compress(~alone, 0)):
         character = _character(characters, encode)
         if character is not None:
             _copy(nfa, character, pairs)
@@ -67,7 +67,7 @@ def _by_characters(edges: Ints) -> list[tuple[tuple[tuple[int, int], ...], Ints]
     """Sets of characters, as ranges, each with the pairs of states, (n, 2), between which it has edges."""
     if not len(edges):
         return []
-    edges = edges[np.argsort((edges[:, 0].astype(np.int64) << 32) + edges[:, 3], kind="stable")]
+    edges = edges.take(np.argsort((edges[:, 0].astype(np.int64) << 32) + edges[:, 3], kind="stable"), 0)
     new = np.ones(len(edges), np.bool_)
     new[1:] = (edges[1:, 0] != edges[:-1, 0]) | (edges[1:, 3] != edges[:-1, 3])
     first = np.flatnonzero(new)

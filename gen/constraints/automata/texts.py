@@ -54,11 +54,11 @@ def _all_but(texts: Dfa | None) -> Dfa | None:
     behind = np.full((count, 4), LAST + 1, np.int32)  # an edge behind the last one of each state
     behind[:, 0] = np.arange(count)
     gaps = np.concatenate((texts.edges, behind))
-    gaps = gaps[by_number(gaps)]
+    gaps = by_number(gaps)
     begin = np.append(0, gaps[:-1, 2] + 1)
     begin[1:][gaps[1:, 0] != gaps[:-1, 0]] = 0
     gaps[:, 2], gaps[:, 1], gaps[:, 3] = gaps[:, 1] - 1, begin, count
-    gaps = gaps[gaps[:, 1] <= gaps[:, 2]]
+    gaps = gaps.compress(gaps[:, 1] <= gaps[:, 2], 0)
     anything = np.array([[count, 0, LAST, count]], np.int32)
     return trimmed(np.concatenate((texts.edges, gaps, anything)), np.append(~texts.final, True))
 
@@ -91,7 +91,7 @@ def _endless(texts: Dfa) -> bool:
         kept = goes_on[edges[:, 3]]
         if kept.all():
             return len(edges) > 0
-        edges = edges[kept]
+        edges = edges.compress(kept, 0)
 
 
 def listed(texts: Iterable[str | bytes]) -> Dfa | None:

@@ -16,6 +16,7 @@ from gen.constraints.automata.arrays import Ints, begins
 from gen.constraints.automata.dfa import FAR, Table
 
 _Sums = npt.NDArray[np.uint64]
+_BEFORE = np.cumsum(np.random.default_rng(0).integers(0, 2**64 - 1, (2, 257), np.uint64), axis=1)  # of each byte
 _BETWEEN_LOOKS = 4  # rounds between two checks whether any group still falls apart
 
 
@@ -33,10 +34,9 @@ def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
     Returns:
         (states + 1,), where only the dead state is in group 0, and (groups,).
     """
-    source, low, high, leads = table.edges.T.astype(np.int64)
+    source, low, high, leads = table.edges.T.astype(np.int64, order="C")
     count = len(needed) - 1
-    before = np.cumsum(np.random.default_rng(0).integers(0, 2**64 - 1, (2, 257), np.uint64), axis=1)
-    weights = (before[:, high + 1] - before[:, low]).ravel()  # an edge weighs as much as its bytes
+    weights = (_BEFORE.take(high + 1, 1) - _BEFORE.take(low, 1)).ravel()  # an edge weighs as much as its bytes
     target = np.concatenate((leads, leads + count))
     begin = begins(np.concatenate((source, source + count)), 2 * count)
     running = np.zeros(len(target) + 1, np.uint64)

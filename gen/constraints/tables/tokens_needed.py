@@ -23,7 +23,7 @@ def closable(table: Table, vocabulary: Vocabulary) -> tuple[Table, Ints]:
     """
     distance, bytes_ = _ways(table, vocabulary.spells)
     if (distance[1:] >= FAR).any():
-        kept = table.edges[distance[table.edges[:, 3] + 1] < FAR]
+        kept = table.edges.compress(distance[table.edges[:, 3] + 1] < FAR, 0)
         table = table._replace(next=np.where(distance[table.next] < FAR, table.next, 0), edges=kept, distance=None)
     needed = np.where(table.final, 0, FAR).astype(np.int32)
     order = np.argsort(distance, kind="stable").astype(np.int32)
@@ -69,7 +69,7 @@ def _ways(table: Table, spells: Bools) -> tuple[Ints, Ints]:
     following = np.minimum.accumulate(spelled[::-1])[::-1]  # for each byte, the first one from it on that is a token
     byte = following[table.edges[:, 1]]
     within = byte <= table.edges[:, 2]
-    edges, byte = table.edges[within], byte[within]
+    edges, byte = table.edges.compress(within, 0), byte[within]
     known = table.distance if within.all() else None
     distance = np.append(FAR, distances(edges, table.final[1:]) if known is None else known)
     best = np.zeros(states, np.int64)
