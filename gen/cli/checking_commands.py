@@ -3,6 +3,7 @@ convert` and `gen doctor`, of a model.
 """
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,8 @@ from gen.cli.options import CHAT, DEVICE, THREADS, ModelOptions, with_options
 from gen.cli.terminal import keep_stderr_tidy, read_prompts, say
 from gen.errors import ArgumentError, show, show_path
 from gen.offline.files import finite
+from gen.offline.folder import NAME as MANIFEST
+from gen.offline.status import status
 
 _AsJson = Annotated[bool, typer.Option("--json", help="Print a line with a JSON object for each text.")]
 _Plot = Annotated[
@@ -117,6 +120,11 @@ def _receipts(path: Path) -> "list[gen.Receipt]":
         found = gen.Receipt.load(path)
     except OSError as error:
         raise ArgumentError(f"{show_path(path)} cannot be read: {error}") from error
+    if (path / MANIFEST).is_file():
+        told = status(path)
+        if told["failed"] or len({*told["rows"].split(" of ")}) > 1:
+            said = f"{told['rows']} rows are done, {told['failed']} of them failed; the others have no text to compare."
+            print(f"gen: {show_path(path)}: {said}", file=sys.stderr)
     if not found:  # an exit code of 0 would say that all texts are the same
         raise ArgumentError(f"{show_path(path)} has no receipts.")
     return found

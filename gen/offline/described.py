@@ -188,12 +188,17 @@ def _path_of(kind: type) -> str:
 def imported(path: str) -> Any:
     """A class by the path of its description."""
     module, _, name = path.partition(":")
+    if not name or not module or module.startswith("."):
+        raise ArgumentError(
+            f"an output type is named by its whole module and its class, as people:Person, got {show(path)}"
+        )
     try:
         found: Any = import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise ArgumentError(f"the output type {path} cannot be imported here: {error}") from error
+    except Exception as error:  # the module's own lines may raise any
+        kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
+        raise ArgumentError(f"the output type {path} cannot be imported here: {kind}{error}") from error
     return found
 
 

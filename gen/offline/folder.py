@@ -65,9 +65,13 @@ class Manifest:
         return sum(count for _, count in self.parts)
 
     def rows_of(self, folder: Path, number: int, row: int | None = None) -> list[Row]:
-        """The rows of a part, or one of them, from the job's folder."""
+        """The rows of a part, or one of them, from the job's folder. Raises a GenError if they are not there."""
         place, count = self.parts[number]
-        return read_rows(folder, place, count) if row is None else read_rows(folder, place, 1, row)
+        first, count = (0, count) if row is None else (row, 1)
+        found = read_rows(folder, place, count, first)
+        if len(found) < count:
+            raise GenError(f"{folder} has lost rows of part {number}; begin the job again in another folder.")
+        return found
 
 
 def parts_of(places: Sequence[int], part_rows: int) -> list[tuple[int, int]]:

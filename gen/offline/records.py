@@ -151,11 +151,20 @@ def _parquet(name: str) -> Read:
         _check_columns(name, file.schema_arrow.names)
         for batch in file.iter_batches(batch_size=1024):
             for record in batch.to_pylist():
+                if "messages" in record:
+                    record["messages"] = _without_nulls(record["messages"])
                 yield record, ""
     except ArgumentError:
         raise
     except (OSError, ValueError, OverflowError) as error:  # Python has no dates beyond the year 9999
         raise ArgumentError(f"{show_path(name)} is no parquet file that can be read: {error}") from error
+
+
+def _without_nulls(value: Any) -> Any:
+    """Messages without null fields but contents: in parquet each has the fields of all, and templates ask for them."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None or name == "content"}
+    return [*map(_without_nulls, value)] if isinstance(value, list) else value
 
 
 def plain(value: Any) -> Any:

@@ -34,7 +34,8 @@ def merge(folder: Path, path: Path, *, incomplete: bool = False) -> None:
         incomplete: also where parts are missing.
     Raises:
         ArgumentError: pyarrow is not installed.
-        GenError: the job is not done, the file's name asks for no such format, or is that of a file of the job.
+        GenError: the job is not done, the file's name asks for no such format, or is that of a file of the job, or
+            of one of its inputs.
         OSError: it cannot be written.
     """
     manifest, path = _read(folder), path.resolve()  # what a link leads to is written, and not the link
@@ -44,6 +45,8 @@ def merge(folder: Path, path: Path, *, incomplete: bool = False) -> None:
         raise GenError(f"give a file *.jsonl or *.parquet, got {show_path(path)}")
     if path.parent == folder.resolve() and path.name.startswith(("part-", "manifest.")):
         raise GenError(f"{show_path(path)} is a file of the job itself; give another name.")
+    if path in {Path(one["name"]).resolve() for one in manifest.inputs}:
+        raise GenError(f"{show_path(path)} is an input of the job; give another name.")
     if missing and not incomplete:
         raise GenError(
             f"{missing} of {len(manifest.parts)} parts are missing; run the job to its end first, or ask for an "

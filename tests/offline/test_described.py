@@ -4,6 +4,7 @@ import datetime
 import json
 import re
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
@@ -14,6 +15,7 @@ from gen.offline.described import (
     describe_sampler,
     describe_speculate,
     describe_type,
+    imported,
     made_sampler,
     made_speculate,
     made_type,
@@ -85,6 +87,27 @@ def test_classes_within_classes_can_be_imported() -> None:
         made_type({"class": "no_such_module:Person"})
     with pytest.raises(gen.ArgumentError, match="cannot be imported here"):
         made_type({"class": f"{__name__}:Nobody"})
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("people", "named by its whole module and its class"),
+        ("people:", "named by its whole module"),
+        (":Person", "named by its whole module"),
+        (".people:Person", "named by its whole module"),
+        ("a_module_with_a_fault:Person", "cannot be imported here: ZeroDivisionError: "),
+        ("a_module_without_sense:Person", "cannot be imported here: SyntaxError: "),
+    ],
+)
+def test_a_class_that_cannot_be_imported_is_an_error_that_says_why(
+    path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_module_with_a_fault.py").write_text("1 / 0\n")
+    (tmp_path / "a_module_without_sense.py").write_text("def f(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(gen.ArgumentError, match=message):
+        imported(path)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,16 @@ def test_a_row_is_the_same_after_it_was_written(tmp_path: Path) -> None:
     assert read_rows(tmp_path, len(data[0]) + len(data[1]), 1) == rows[2:3]
 
 
+def test_messages_of_parquet_have_no_fields_of_other_messages(tmp_path: Path) -> None:
+    """Templates ask whether a part has an image, or a message calls, by whether the field is there."""
+    parts = [{"type": "text", "text": "a"}, {"type": "image", "image": "b.png"}]
+    calls = [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    given = [{"role": "user", "content": parts}, {"role": "assistant", "content": None, "tool_calls": calls}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"messages": given}]), tmp_path / "a.parquet")
+    [(record, _)] = read_records(str(tmp_path / "a.parquet"))
+    assert record == {"messages": given}
+
+
 def test_stdin_is_read_once_and_its_rows_are_named_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def give(data: bytes) -> None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))

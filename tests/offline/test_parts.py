@@ -85,6 +85,19 @@ def test_a_line_is_json_whatever_is_in_it() -> None:
 
 
 @pytest.mark.usefixtures("workers_here")
+def test_a_part_of_rows_that_the_folder_has_lost_is_not_made(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "a.jsonl", [{"prompt": "x"}, {"prompt": "y"}, {"prompt": "z"}])
+    arguments: Any = {"model": "demo", "max_new_tokens": 2, "part_rows": 2, "seed": 1, "progress": False}
+    made = gen.run_batch(source, tmp_path / "out", **arguments)
+    rows = tmp_path / "out" / "manifest.rows.jsonl"
+    rows.write_bytes(rows.read_bytes().splitlines(keepends=True)[0])
+    for part in made.parts:
+        part.unlink()
+        with pytest.raises(gen.GenError, match="has lost rows of part"):
+            gen.run_batch(source, tmp_path / "out", **arguments)
+
+
+@pytest.mark.usefixtures("workers_here")
 def test_rows_that_failed_are_counted_and_tried_again_where_the_facts_of_a_part_are_lost(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "a.jsonl", [{"prompt": "x"}, {"prompt": "y", "seed": -1}, {"prompt": "z"}])
     arguments: Any = {"model": "demo", "max_new_tokens": 2, "part_rows": 2, "seed": 1, "progress": False}

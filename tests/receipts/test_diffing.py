@@ -9,6 +9,7 @@ import pytest
 
 import gen
 from gen.cli import main
+from tests.offline.helpers import WorkerHere, write_rows
 
 SAMPLERS = gen.samplers
 PROMPTS = ["Once upon a time", "There was a dog", "In the garden"]
@@ -110,7 +111,25 @@ def test_the_command_line(
     job.mkdir()
     assert run("diff", str(job), str(tmp_path / "old")) == 2
     assert "a folder without parts of a job" in capsys.readouterr().err
+
     for number, receipts in enumerate((old[:2], old[2:])):
         results = [{"id": "a", "receipt": asdict(one)} for one in receipts]
         (job / f"part-{number:05d}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in results))
     assert run("diff", str(job), str(tmp_path / "old")) == 0
+
+
+def test_what_a_job_has_not_made_is_told(
+    demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gen, "load", lambda *given, **settings: demo)
+    monkeypatch.setattr("gen.offline.executors.processes.WorkerProcess", WorkerHere)
+    source = write_rows(
+        tmp_path / "a.jsonl", [{"prompt": "One"}, {"prompt": "Two"}, {"text": "Three"}, {"prompt": "a"}]
+    )
+    arguments: Any = {"model": "demo", "max_new_tokens": 2, "part_rows": 2, "receipts": True, "progress": False}
+    report = gen.run_batch(source, tmp_path / "out", **arguments)
+    assert run("verify", str(tmp_path / "out")) == 0
+    assert "4 of 4 rows are done, 1 of them failed" in capsys.readouterr().err
+    report.parts[1].unlink()
+    assert run("verify", str(tmp_path / "out")) == 0
+    assert "2 of 4 rows are done, 0 of them failed" in capsys.readouterr().err
