@@ -562,57 +562,6 @@ def test_a_logits_processor_that_adds_is_a_bias(llama: Any) -> None:
         assert biased != gen.generate(llama, MIXED, sampler=make(), **arguments)
 
 
-def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
-    generate: Any = gen.generate
-    stream: Any = gen.stream
-    return [
-        (lambda m: generate(m, [65, 259]), "the prompt has the token id 259; the vocabulary is 0 to 258"),
-        (lambda m: generate(m, [-1]), "the token id -1"),
-        (lambda m: generate(m, "x" * 1000), "prompt 0 has 1000 tokens; the model's context of 1000 leaves no room"),
-        (lambda m: generate(m, ["x", "y" * 2000]), "prompt 1 has 2000 tokens"),
-        (lambda m: generate(m, "x" * 1001, max_new_tokens=0), "prompt 0 has 1001 tokens"),
-        (lambda m: generate(m, "x", max_new_tokens=-1), "max_new_tokens must be a whole number at least 0, got -1"),
-        (lambda m: generate(m, "x", seed=-1), "seed must be a whole number at least 0"),
-        (lambda m: generate(m, ["x", "y"], seed=[1]), "seed must be .* one for each of 2 prompts, got 1"),
-        (lambda m: generate(m, "x", stop=""), "stop takes strings of at least one character and .* got ''"),
-        (lambda m: generate(m, "x", sampler=greedy), r"sampler must be a sampler such as gen.samplers.greedy\(\)"),
-        (lambda m: generate(m, "x", chat=True), "this tokenizer has no chat template"),
-        (
-            lambda m: generate(m, ["x"], chat_template_kwargs={"tools": []}),
-            "chat_template_kwargs are for chats, and prompt 0 is none; give chat=True",
-        ),
-        (
-            lambda m: generate(m, [65], chat=True, chat_template_kwargs={"tools": []}),
-            "chat_template_kwargs are for chats, and prompt 0 is none",
-        ),
-        (
-            lambda m: generate(m, "x", chat=True, chat_template_kwargs=["tools"]),
-            r"chat_template_kwargs must be a mapping of names, .* got \['tools'\]",
-        ),
-        (lambda m: generate(m, ["x", "y"], sampler=[greedy()]), "sampler must be .* one for each of 2 prompts, got 1"),
-        (lambda m: generate(m, ["x"], sampler=["greedy"]), "sampler must be a sampler"),
-        (lambda m: generate(m, ["x"], sampler=[]), "sampler must be one sampler or one for each of 1 prompts, got 0"),
-        (lambda m: generate(m, ["x", "y"], max_new_tokens=[1, 2, 3]), "max_new_tokens must be .* of 2 prompts, got 3"),
-        (lambda m: generate(m, "x", sampler=[greedy()]), "sampler is a list, one for each prompt"),
-        (lambda m: generate(m, ["x", "y"], max_new_tokens=[1, -2]), "max_new_tokens must be a whole number .* got -2"),
-        (lambda m: generate(m, "x", max_batch_tokens=0), "max_batch_tokens must be a whole number at least 1, got 0"),
-        (lambda m: generate(m, "x", progress="yes"), "progress must be True or False, got 'yes'"),
-        (lambda m: generate(m, "x", replay=None), "replay must be True or False, got None"),
-        (lambda m: generate(m, "x", cuda_graph="no"), "cuda_graph must be True or False, got 'no'"),
-        (lambda m: generate("demo", "x"), r"model must be a loaded model, as from gen.load\('demo'\), got 'demo'$"),
-        (lambda m: stream(m, ["x"]), "stream takes one prompt; use gen.generate for a list"),
-        (lambda m: stream(m, "x", sampler=multinomial(2)), "stream makes one text, the sampler makes 2 a prompt"),
-    ]
-
-
-@pytest.mark.parametrize(("call", "message"), unusable())
-def test_bad_input_is_refused_before_the_model_runs(call: Callable[[ScriptedModel], Any], message: str) -> None:
-    model = ScriptedModel("hello")
-    with pytest.raises(gen.ArgumentError, match=message):
-        call(model)
-    assert model.steps == 0
-
-
 def test_a_list_of_no_prompts_gives_an_empty_list() -> None:
     model: Any = ScriptedModel("ab")
     calls: list[Callable[..., Any]] = [

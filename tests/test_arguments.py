@@ -230,31 +230,53 @@ def test_a_chat_template_cannot_bring_a_lone_surrogate_to_the_tokenizer() -> Non
         gen.generate(model, [MESSAGE])
 
 
+# of gen.generate(model, "x") with these arguments
 REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"model": "demo"}, r"model must be a loaded model, as from gen.load\('demo'\), got 'demo'$"),
+    ({"prompt": [65, 259]}, "the prompt has the token id 259; the vocabulary is 0 to 258"),
+    ({"prompt": [-1]}, "the token id -1"),
+    ({"prompt": "x" * 1000}, "prompt 0 has 1000 tokens; the model's context of 1000 leaves no room"),
+    ({"prompt": "x" * 1001, "max_new_tokens": 0}, "prompt 0 has 1001 tokens"),
+    ({"prompt": ["x", "y" * 2000]}, "prompt 1 has 2000 tokens"),
     ({"stop": 0}, "stop must be a string, a compiled regex or a list of those, got 0"),
+    ({"stop": ""}, "stop takes strings of at least one character and .* got ''"),
     ({"eos_token_id": "a"}, "eos_token_id must be a token id or a list of token ids, got 'a'"),
     ({"eos_token_id": ["a"]}, "eos_token_id has the token id 'a'"),
     ({"eos_token_id": torch.tensor([259])}, "eos_token_id has the token id 259; the vocabulary is 0 to 258"),
     ({"max_new_tokens": "3"}, "max_new_tokens must be a whole number at least 0, got '3'"),
     ({"max_new_tokens": 10**400}, "max_new_tokens must be a whole number at least 0 and below 2"),
     ({"max_new_tokens": [None]}, "max_new_tokens is a list"),
+    ({"prompt": ["x", "y"], "max_new_tokens": [1, 2, 3]}, "max_new_tokens must be .* of 2 prompts, got 3"),
+    ({"prompt": ["x", "y"], "max_new_tokens": [1, -2]}, "max_new_tokens must be a whole number .* got -2"),
+    ({"max_batch_tokens": 0}, "max_batch_tokens must be a whole number at least 1, got 0"),
     ({"shorten": 1}, "shorten must be True or False, got 1"),
     ({"limits_thoughts": "no"}, "limits_thoughts must be True or False, got 'no'"),
+    ({"progress": "yes"}, "progress must be True or False, got 'yes'"),
+    ({"replay": None}, "replay must be True or False, got None"),
+    ({"cuda_graph": "no"}, "cuda_graph must be True or False, got 'no'"),
     ({"seed": [1, 2]}, "seed is a list, one for each prompt of a list, and the prompt is a single one"),
     ({"seed": 1.5}, "seed must be a whole number at least 0, got 1.5"),
+    ({"prompt": ["x", "y"], "seed": [1]}, "seed must be .* one for each of 2 prompts, got 1"),
     ({"chat": "no"}, "chat must be True or False, got 'no'"),
+    ({"chat": True}, "this tokenizer has no chat template"),
+    ({"prompt": ["x"], "chat_template_kwargs": {"x": 1}}, "are for chats, and prompt 0 is none; give chat=True"),
+    ({"prompt": [65], "chat": True, "chat_template_kwargs": {"x": 1}}, "are for chats, and prompt 0 is none"),
+    ({"chat": True, "chat_template_kwargs": ["x"]}, r"chat_template_kwargs must be a mapping of names, .* got \['x'\]"),
     ({"details": "tensor"}, 'details must be True, False or "tensors", got'),
     ({"num_return_sequences": 1.5}, "num_return_sequences must be a whole number at least 1"),
     ({"sampler": multinomial(10**12)}, "the sampler makes 1000000000000 texts of a prompt, and a call at most 1000000"),
-    ({"sampler": object()}, "sampler must be a sampler such as"),
+    ({"sampler": [greedy()]}, "sampler is a list, one for each prompt"),
+    ({"prompt": ["x", "y"], "sampler": [greedy()]}, "sampler must be .* one for each of 2 prompts, got 1"),
+    ({"prompt": ["x"], "sampler": []}, "sampler must be one sampler or one for each of 1 prompts, got 0"),
+    ({"prompt": ["x"], "sampler": ["greedy"]}, "sampler must be a sampler"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSED, ids=show)
-def test_arguments_of_the_wrong_kind_are_refused_before_the_model_runs(arguments: dict[str, Any], message: str) -> None:
+def test_what_a_call_cannot_use_is_refused_before_the_model_runs(arguments: dict[str, Any], message: str) -> None:
     model = ScriptedModel("hello")
     with pytest.raises(ArgumentError, match=message) as caught:
-        gen.generate(model, "x", **arguments)
+        gen.generate(**{"model": model, "prompt": "x"} | arguments)
     assert len(str(caught.value)) < 300
     assert model.steps == 0
 

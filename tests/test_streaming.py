@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from threading import Thread
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from torch import Tensor
@@ -25,6 +25,15 @@ def test_at_its_end_a_stream_has_the_completion_that_generate_gives(llama: Any, 
         assert completion == gen.generate(llama, "go on", details=True, **arguments)
         assert completion.text == "".join(pieces)
         assert stream.completion() == completion
+
+
+def test_a_stream_is_of_one_text() -> None:
+    stream, model = cast(Any, gen.stream), ScriptedModel("hello")
+    with pytest.raises(gen.ArgumentError, match=r"stream takes one prompt; use gen\.generate for a list"):
+        stream(model, ["x"])
+    with pytest.raises(gen.ArgumentError, match="stream makes one text, the sampler makes 2 a prompt"):
+        stream(model, "x", sampler=multinomial(2))
+    assert model.steps == 0
 
 
 def test_before_its_end_there_is_no_completion() -> None:

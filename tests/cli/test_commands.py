@@ -29,11 +29,6 @@ def run(*arguments: str) -> int:
     return int(exit_.value.code or 0)
 
 
-@pytest.fixture(scope="module")
-def demo() -> TransformersModel:
-    return short_demo()
-
-
 @pytest.fixture(autouse=True)
 def _load_once(demo: object, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(name: str, device: Any = None, dtype: Any = None, context_length: int | None = None) -> Any:

@@ -9,12 +9,7 @@ import torch
 
 import gen
 from gen.samplers import beam_search, greedy, multinomial
-from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
-
-
-@pytest.fixture(scope="module")
-def llama() -> Any:
-    return gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+from tests.helpers import ScriptedModel
 
 
 def _tokens(result: Any) -> list[tuple[list[int], str, int]]:

@@ -10,7 +10,6 @@ import pytest
 
 import gen
 from gen.server import app
-from tests.helpers.demo import short_demo
 from tests.server.client import Client
 
 
@@ -26,11 +25,6 @@ def compiling_in_forks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gen.server.compiling.get_context", found)
         yield
-
-
-@pytest.fixture(scope="module")
-def demo() -> Any:
-    return short_demo()
 
 
 @pytest.fixture(scope="module")

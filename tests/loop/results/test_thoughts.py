@@ -89,19 +89,6 @@ def test_a_chats_thought_is_no_part_of_its_text(sampler: Any) -> None:
     assert (cut.text, cut.reasoning, cut.finish_reason) == (whole if sampler == greedy() else ("", "Two", "length"))
 
 
-def test_a_prompt_may_have_begun_the_thought() -> None:
-    model = scripted("Two.</think>2", TEMPLATE + "<think>\n")
-    made = gen.generate(model, "x", chat=True, details=True)
-    assert (made.text, made.reasoning) == ("2", "Two.")
-
-
-def test_channels_are_told_apart_with_their_special_tokens() -> None:
-    written = "<|channel|>analysis<|message|>A.<|end|><|start|>assistant<|channel|>final<|message|>Hi"
-    model = scripted(written, "<|start|><|channel|><|message|>{{ messages[0].content }}<|start|>assistant")
-    made = gen.generate(model, "x", chat=True, details=True)
-    assert (made.text, made.reasoning) == ("Hi", "A.")
-
-
 def test_other_texts_have_no_reasoning() -> None:
     model = scripted("<think>Two.</think>2")
     raw = gen.generate(model, "x", details=True)

@@ -1,6 +1,6 @@
 """Turns: who waits for whom, and what is current during one and after it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from threading import Event, Thread
 from typing import Any
 
@@ -8,15 +8,9 @@ import pytest
 import torch
 
 from gen.models.exllama.shared import Turns, own_streams
-from virtual_gpus import virtual_gpus
 
+pytestmark = pytest.mark.usefixtures("gen_virtual_gpus")
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
-
-
-@pytest.fixture(autouse=True)
-def gpus() -> Iterator[None]:
-    with virtual_gpus(2):
-        yield
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Mixes of devices that torch's functions accept or refuse before an operator sees them. Oracle: ATen's source."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,15 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from virtual_gpus import DeviceMismatchError, no_host_sync, virtual_gpus
+from virtual_gpus import DeviceMismatchError, no_host_sync
 
+pytestmark = pytest.mark.usefixtures("gen_virtual_gpus")
 DEVICES = ("cpu", "cuda:0", "cuda:1")
-
-
-@pytest.fixture(autouse=True)
-def two_gpus() -> Iterator[None]:
-    with virtual_gpus(2):
-        yield
 
 
 def numbers(device: str = "cuda:0", *shape: int) -> Tensor:

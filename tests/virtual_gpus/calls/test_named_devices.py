@@ -6,7 +6,7 @@ tensor stays. A bare "cuda" or an index of a thread's current device is read at 
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,8 +25,9 @@ from torch import (
     zeros_like,
 )
 
-from virtual_gpus import DeviceMismatchError, HostSyncError, no_host_sync, virtual_gpus
+from virtual_gpus import DeviceMismatchError, HostSyncError, no_host_sync
 
+pytestmark = pytest.mark.usefixtures("gen_virtual_gpus")
 CPU, GPU0, GPU1 = (torch.device(name) for name in ("cpu", "cuda:0", "cuda:1"))
 SPELLINGS: list[tuple[Any, torch.device | None]] = [  # and the device that each means
     ("cpu", CPU), (CPU, CPU), ("cuda", GPU0), ("cuda:0", GPU0), ("cuda:1", GPU1), (GPU0, GPU0), (0, GPU0), (1, GPU1),
@@ -109,12 +110,6 @@ COPYING: dict[str, Callable[..., Tensor]] = {  # also looked up before
 }
 DRAWN = "rand", "randn", "randint", "randperm", "normal", "aten.rand.default"
 WITHOUT_VALUES = "empty", "permuted", "strided"
-
-
-@pytest.fixture(autouse=True)
-def gpus() -> Iterator[None]:
-    with virtual_gpus(2):
-        yield
 
 
 def model_on(place: torch.device) -> Tensor:

@@ -1,20 +1,23 @@
 """Sparse tensors on virtual GPUs. Oracle: for values the CPU's own tensors, for devices torch's documentation."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from virtual_gpus import DeviceMismatchError, no_host_sync, virtual_gpus
+from virtual_gpus import DeviceMismatchError, no_host_sync
 
 INDICES, VALUES = [[0, 1], [1, 0]], [1.0, 2.0]
 COMPRESSED = ([0, 1, 2], [0, 1], VALUES)
 BLOCKS = ([0, 1, 2], [0, 1], [[[1.0]], [[2.0]]])
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Sparse .* tensor support is in beta state", "ignore:Sparse invariant checks are implicitly disabled"
-)
+pytestmark = [
+    pytest.mark.usefixtures("gen_virtual_gpus"),
+    pytest.mark.filterwarnings(
+        "ignore:Sparse .* tensor support is in beta state", "ignore:Sparse invariant checks are implicitly disabled"
+    ),
+]
 CASES: list[tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]] = [
     (torch.sparse_coo_tensor, (INDICES, VALUES), {}),
     (torch.sparse_csr_tensor, COMPRESSED, {}),
@@ -24,12 +27,6 @@ CASES: list[tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]] = [
     (torch.sparse_compressed_tensor, COMPRESSED, {"layout": torch.sparse_csr}),
 ]
 IDS = [case[0].__name__ for case in CASES]
-
-
-@pytest.fixture(autouse=True)
-def two_gpus() -> Iterator[None]:
-    with virtual_gpus(2):
-        yield
 
 
 def _coo(*args: Any, **kwargs: Any) -> Tensor:

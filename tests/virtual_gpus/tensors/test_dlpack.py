@@ -1,21 +1,16 @@
 """Virtual GPUs through DLPack: what torch's `Tensor.__dlpack__` and NumPy refuse on CUDA, and which share memory."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from virtual_gpus import no_host_sync, virtual_gpus
+from virtual_gpus import no_host_sync
 
+pytestmark = pytest.mark.usefixtures("gen_virtual_gpus")
 dlpack: Any = torch.utils.dlpack
-
-
-@pytest.fixture(autouse=True)
-def two_gpus() -> Iterator[None]:
-    with virtual_gpus(2):
-        yield
 
 
 @pytest.mark.parametrize("versioned", [True, False])
