@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import pytest
@@ -274,9 +274,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSED, ids=show)
 def test_what_a_call_cannot_use_is_refused_before_the_model_runs(arguments: dict[str, Any], message: str) -> None:
-    model = ScriptedModel("hello")
+    model, generate = ScriptedModel("hello"), cast(Any, gen.generate)
     with pytest.raises(ArgumentError, match=message) as caught:
-        gen.generate(**{"model": model, "prompt": "x"} | arguments)
+        generate(**{"model": model, "prompt": "x"} | arguments)
     assert len(str(caught.value)) < 300
     assert model.steps == 0
 

@@ -65,6 +65,9 @@ def test_ctc_takes_lengths_from_the_host_and_targets_from_its_device() -> None:
         assert moved.grad is not None and moved.grad.device == GPU1
         with pytest.raises(DeviceMismatchError, match="targets"):
             functional.ctc_loss(moved, targets, *lengths)
+        functional.ctc_loss(moved, targets[0].int(), *lengths)  # cuDNN takes these from the CPU, if blank is 0
+        with pytest.raises(DeviceMismatchError, match="targets"):
+            functional.ctc_loss(moved, targets[0].int(), *lengths, blank=2)
 
 
 def test_single_numbers_of_any_device_are_put_and_chosen() -> None:

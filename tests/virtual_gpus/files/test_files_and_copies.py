@@ -152,9 +152,11 @@ def test_storages_say_where_they_are_and_tensors_take_those_of_their_own_device(
         for place, source in (("cpu", storage), ("cuda:0", storage), ("cuda:1", storage.cpu())):
             with pytest.raises(RuntimeError, match=f'on device "{place}" to a storage on different device'):
                 torch.empty(0, device=place).set_(source)
+        kept = storage.cpu()
         with no_host_sync(count=True) as report:
-            storage.cpu().copy_(storage)  # two copies to the host
-            storage.copy_(storage.cuda(0))
+            kept.copy_(storage)
+            storage.copy_(kept)
+            storage.copy_(storage.cuda(0))  # between GPUs no host waits
         assert report.count == 2
         with pytest.raises(TypeError, match="only CPU memory can be pinned"):
             storage.pin_memory()

@@ -38,7 +38,7 @@ def test_a_report_counts_each_line() -> None:
         3,
     )
     assert second[1] == 1
-    assert str(report).splitlines()[0] == "4 host syncs:"
+    assert str(report).splitlines()[:2] == ["4 host syncs:", f"  3 x {first[0]}"]
 
 
 def test_without_syncs_the_report_says_so() -> None:

@@ -297,7 +297,7 @@ def test_each_gpu_has_a_random_state_of_its_own() -> None:
         assert torch.equal(torch.rand(3, device="cuda:1").cpu(), first.cpu())
         assert torch.equal(torch.rand(3), first.cpu())
         torch.cuda.manual_seed(1)
-        assert torch.equal(torch.rand_like(first), first)
+        assert torch.equal(torch.rand_like(first), first) and not torch.equal(torch.rand_like(first), first)
         state = torch.cuda.get_rng_state(0)
         drawn = nn.functional.dropout(torch.ones(50, device="cuda:0"))
         torch.cuda.set_rng_state(state, 0)
