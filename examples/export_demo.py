@@ -42,7 +42,10 @@ def export(model: nn.Module, longest: int) -> ExportedProgram:
     shapes = {name: dynamic for name in ("input_ids", "attention_mask", "position_ids")}
     with torch.no_grad():
         return torch.export.export(
-            Logits(model), (token_ids, torch.ones_like(token_ids), positions), dynamic_shapes=shapes
+            Logits(model),
+            (token_ids, torch.ones_like(token_ids), positions),
+            dynamic_shapes=shapes,
+            prefer_deferred_runtime_asserts_over_guards=True,  # torch 2.10 and 2.11 refuse heads that share keys else
         )
 
 

@@ -1,6 +1,7 @@
 """Programs of torch.export: language models without Python code of their own, on the device that is asked for."""
 
 import logging
+import warnings
 import zipfile
 from collections.abc import Sequence
 from os import PathLike
@@ -268,7 +269,9 @@ def _read(path: Path) -> "ExportedProgram":
 
     log.addFilter(keep)
     try:
-        return torch.export.load(path)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given buffer is not writable")  # torch before 2.12 reads weights so
+            return torch.export.load(path)
     except Exception as error:  # archives, pickles and schemas fail with errors of every kind
         reason = (reasons or [str(error)])[0].rstrip(". ")
         raise ModelError(
