@@ -4,6 +4,7 @@ All end in kernels for the dispatch keys of CUDA: a tensor that torch's C++ code
 torch.zeros allocates with `empty`, and fills what it gets.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from math import prod
@@ -70,7 +71,9 @@ def register_kernels() -> Callable[[], None]:
         for key in keys:
             own = key.replace("CUDA", BACKENDS[device_type()])
             if torch._C._parse_dispatch_key(own) is not None:
-                kernels.impl(overload, _kernel(overload), own)  # type: ignore[no-untyped-call]
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "Warning only once for all operators")  # torch before 2.12 warns
+                    kernels.impl(overload, _kernel(overload), own)  # type: ignore[no-untyped-call]
     return kernels._destroy
 
 
