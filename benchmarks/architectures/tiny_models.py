@@ -46,8 +46,7 @@ def model_types(group: Group) -> list[str]:
 
 def tiny_model(model_type: str, group: Group = "decoders", *, seed: int = 0) -> PreTrainedModel:
     """A model with random weights, large enough that its greedy texts vary; float32, on the CPU, in eval mode."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # reduced configurations warn about missing parts
+    with warnings.catch_warnings(action="ignore"):  # reduced configurations warn about missing parts
         config = tiny_config(model_type, decoder=group != "encoders", images=group == "images")
         torch.manual_seed(seed)
         model: PreTrainedModel = _auto_class(model_type, group).from_config(config, dtype=torch.float32)

@@ -23,8 +23,7 @@ def new_model(name: str) -> Any:
     limit."""
     if name == "demo" or Path(name).is_dir():
         return gen.load(name, device="cpu")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         bytes_alone = tokenizer()
         bytes_alone.chat_template = TEMPLATE
         return gen.from_transformers(tiny_model(name), bytes_alone)

@@ -33,8 +33,7 @@ def renew_threads() -> None:
     global _stale_threads
     if _stale_threads:
         _stale_threads = False
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # "Leaking Caffe2 thread-pool after fork."
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # "Leaking Caffe2 thread-pool after fork."
             torch.set_num_threads(torch.get_num_threads())
 
 

@@ -36,8 +36,7 @@ def test_what_a_random_schema_takes_is_valid(model: gen.models.base.Model, tens:
 
 @pytest.mark.parametrize("tens", range(10))
 def test_what_a_random_regex_takes_matches(model: gen.models.base.Model, tens: int) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # Python warns about "[["
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # Python warns about "[["
         counts = summed(fuzz.of_regex(model, number, walks=2) for number in range(10 * tens, 10 * tens + 10))
     assert counts["match accepted"] > 30 and counts["no match rejected"] > 30
 

@@ -41,8 +41,7 @@ class Forked:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - until `end`
         read, write = os.pipe()
         self.stdout = os.fdopen(read, "rb")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forks of a process with threads
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of forks beside threads
             self.pid = os.fork()
         if self.pid == 0:
             code = 1

@@ -34,8 +34,7 @@ def _make(shape: str, vocab_size: int, seed: int, changes: dict[str, object]) ->
     name, settings = (SHAPES | HYBRIDS | OTHERS | ONE_LAYER)[shape]
     config_name = f"{name}TextConfig" if name in WITH_PARTS else f"{name}Config"
     tokens = {"bos_token_id": BOS, "eos_token_id": None, "pad_token_id": None, "tie_word_embeddings": False}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # reduced configs warn about missing parts
+    with warnings.catch_warnings(action="ignore"):  # reduced configs warn about missing parts
         config = getattr(transformers, config_name)(vocab_size=vocab_size, **(settings | tokens | changes))
         torch.manual_seed(seed)
         head = "LMHeadModel" if name == "GPT2" else "ForCausalLM"

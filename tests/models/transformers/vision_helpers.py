@@ -108,8 +108,7 @@ def tiny_vision_model(family: str, *, seed: int = 0) -> PreTrainedModel:
 
 @cache
 def _made(family: str, seed: int) -> PreTrainedModel:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # reduced configs warn about missing parts
+    with warnings.catch_warnings(action="ignore"):  # reduced configs warn about missing parts
         torch.manual_seed(seed)
         model: PreTrainedModel = {"llava": _llava, "qwen2_5_vl": _qwen, "gemma3": _gemma}[family]()
     generator = torch.Generator().manual_seed(seed)

@@ -190,8 +190,7 @@ def test_the_debug_mode_warns_and_raises_of_waits() -> None:
         torch.cuda.synchronize()
         with pytest.raises(RuntimeError, match="expected one of"):
             torch.cuda.set_sync_debug_mode("loud")
-    with virtual_gpus(1), warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with virtual_gpus(1), warnings.catch_warnings(action="error"):
         assert torch.cuda.get_sync_debug_mode() == 0
         torch.ones(2, device="cuda").sum().item()
 

@@ -96,9 +96,7 @@ def virtual_gpus(
 def _load_formulas() -> None:
     """Load the formulas of forward derivatives before the block: torch compiles them from the source of its own
     functions, and their substitutes in the block have none."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", FutureWarning)  # from torch 2.15 on
+    with warnings.catch_warnings(action="ignore"):  # torch deprecates the compiler that it compiles them with
         from torch._decomp import decompositions_for_jvp  # noqa: F401
 
 

@@ -52,8 +52,7 @@ def _named(name: str) -> Callable[..., Any]:
 
 
 def _csr(a: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "in beta state"
+    with warnings.catch_warnings(action="ignore"):  # "in beta state"
         return a.to_sparse_csr()
 
 

@@ -71,8 +71,7 @@ def register_kernels() -> Callable[[], None]:
         for key in keys:
             own = key.replace("CUDA", BACKENDS[device_type()])
             if torch._C._parse_dispatch_key(own) is not None:
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", "Warning only once for all operators")  # torch before 2.12 warns
+                with warnings.catch_warnings(action="ignore"):  # torch before 2.12 warns of kernels in others' places
                     kernels.impl(overload, _kernel(overload), own)  # type: ignore[no-untyped-call]
     return kernels._destroy
 
