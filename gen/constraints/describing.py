@@ -10,15 +10,20 @@ Example: a class with the fields `name: str = Field(max_length=20, description="
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any, Literal
 
-from gen.constraints.automata.limits import Unsupported
+import numpy as np
+
+from gen.constraints.automata.dfa import FAR, Table, distances
+from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.composing.trees import Plan
 from gen.constraints.constraint import Constraint
 from gen.constraints.output_types import Composed
 from gen.constraints.plans import read_plan
+from gen.constraints.schema import string_table
 from gen.constraints.schema.references import References, items_of
 from gen.errors import ArgumentError, ConstraintError, show
 from gen.tools.calls import ToolCallsType
@@ -44,7 +49,7 @@ def describe(output_type: Any, form: Form = "schema") -> str:
     Args:
         output_type: as for `gen.generate`, but no type that is made of others.
         form: "schema" says of each value what it may be, with bounds and the descriptions of `Field`; "example" shows
-            a value of the type, with descriptions in the place of strings.
+            a value of the type, with descriptions in the place of strings, where there are any.
     Raises:
         ArgumentError: there is no such form.
         ConstraintError: it is no output type, or one that has no description.
@@ -72,6 +77,8 @@ def describe(output_type: Any, form: Form = "schema") -> str:
     if form == "example":
         example = writer.example(schema, ())
         shown = example if plain and isinstance(example, str) else json.dumps(example, ensure_ascii=False)
+        if plan.table is not None and not writer.told:
+            shown = _like(shown, plan.table)
         length = _length(schema) if plain else ""
         return f"Answer {f'with a text{length}, ' if length else ''}as in this example:\n{shown}"
     shown = writer.said(schema, 0, ())
@@ -91,10 +98,14 @@ def _undescribed(output_type: Any) -> ConstraintError:
 
 
 class _Writer:
-    """Describes the parts of a schema; `open_` are the references that a part stands in."""
+    """Describes the parts of a schema; `open_` are the references that a part stands in.
+
+    Attributes:
+        told: whether a description stands in an example, in the place of a string.
+    """
 
     def __init__(self, root: Any) -> None:
-        self._references = References(root)
+        self._references, self.told = References(root), False
 
     def options(self, schema: Any) -> list[Any] | None:
         """The values that a part is limited to; None if it is not."""
@@ -159,10 +170,10 @@ class _Writer:
         """A value of a schema, but for what descriptions say in the place of strings."""
         schema, name = (schema, "") if not isinstance(schema, dict) else (schema, schema.get("$ref", ""))
         if name:
-            return None if name in open_ else self.example(self._resolved(schema), [*open_, name])
+            return None if name in open_ else self.example(_also(self._resolved(schema), schema), [*open_, name])
         if not isinstance(schema, dict):
             return "..."
-        schema = self._joined(schema)
+        written, schema = schema, self._joined(schema)
         if schema.get("examples"):
             return schema["examples"][0]
         if (options := _options(schema)) is not None:
@@ -171,7 +182,7 @@ class _Writer:
             free = [one for one in branches if not _is_open(one, open_)]
             rest = {word: said for word, said in schema.items() if word not in ("anyOf", "oneOf")}
             return self.example(_also(free[0], rest) if free else None, open_)
-        kind = schema.get("type")
+        kind = schema.get("type", "object" if "properties" in schema else None)
         match kind[0] if isinstance(kind, list) else kind:
             case "object":
                 parts = {name: part for name, part in schema.get("properties", {}).items()}
@@ -180,7 +191,7 @@ class _Writer:
             case "array":
                 listed, part = items_of(schema)
                 places, least = [self.example(one, open_) for one in listed], schema.get("minItems", 0)
-                count = max(least, 0 if _is_open(part, open_) else min(1, schema.get("maxItems", 1)))
+                count = max(least, 0 if part is False or _is_open(part, open_) else min(1, schema.get("maxItems", 1)))
                 return places or [self.example(part, open_)] * count
             case "integer" | "number":
                 return _number(schema)
@@ -188,7 +199,11 @@ class _Writer:
                 return True
             case "null":
                 return None
-        return _FORMATS.get(schema.get("format", ""), ("", self.description(schema) or "..."))[1]
+        if (told := self.description(schema)) and schema.get("format") not in _FORMATS:
+            self.told = True
+            return told
+        other = "https://example.org" if "://" in schema.get("pattern", "") else "..."
+        return _like(_FORMATS.get(schema.get("format", ""), ("", other))[1], partial(string_table, written))
 
     def _joined(self, schema: Any) -> Any:
         """A schema with what the schemas of its `allOf` say."""
@@ -196,7 +211,7 @@ class _Writer:
         while parts := schema.get("allOf"):
             schema = {word: said for word, said in schema.items() if word != "allOf"}
             for part in reversed(parts):  # so that properties keep their order
-                schema = _also(schema, self._resolved(part) if "$ref" in part else part)
+                schema = _also(schema, self._resolved(part) if isinstance(part, dict) and "$ref" in part else part)
         return schema
 
     def _resolved(self, schema: Any) -> Any:
@@ -239,6 +254,27 @@ def _string(schema: Any) -> str:
     known, _ = _FORMATS.get(schema.get("format", ""), ("", ""))
     said = f"{known}, as {json.dumps(_FORMATS[schema['format']][1])}" if known else "string"
     return said + _length(schema) + (f" that matches {schema['pattern']}" if "pattern" in schema and not known else "")
+
+
+def _like(example: str, made: Callable[[], Table]) -> str:
+    """A text of an automaton: the one given, or one like it, with what is nearest at each place."""
+    try:
+        table = made()
+    except (Unsupported, TooLarge, Empty):  # the texts are not known
+        return example
+    text = example.encode()
+    if table.accepts(text):
+        return example
+    distance = np.append(FAR, distances(table.edges, table.final[1:]))
+    state, found = 1, b""
+    while True:
+        ways = distance.take(table.next[state].take(table.classes))
+        wanted = (text[len(found) :] or b".")[0]
+        nearer = np.flatnonzero(ways < distance[state])
+        if not len(nearer) and (len(found) >= len(text) or ways[wanted] >= FAR):
+            return found.decode()
+        byte = int(nearer[np.abs(nearer - wanted).argmin()]) if len(nearer) else wanted
+        state, found = int(table.next[state, table.classes[byte]]), found + bytes([byte])
 
 
 def _length(schema: Any) -> str:

@@ -227,14 +227,16 @@ class PydanticSchemas(GenerateJsonSchema):
         return bool(field.get("init", True)) and super().field_is_present(field)
 
     def field_is_required(self, field: Any, total: bool) -> bool:
-        """Whether a field must be there: also if pydantic reads its default and refuses it."""
+        """Whether a field must be there: also if pydantic reads its default and refuses it, or if it makes one from
+        the other fields.
+        """
         own = field["schema"]
         read = own.get("validate_default") or getattr(self._config, "validate_default", False)
-        if own["type"] == "default" and "default" in own and read:
+        if own["type"] == "default" and read:
             asked: Any = {"schema": {**own, "validate_default": True}, "definitions": [*self._referred.values()]}
             try:
                 SchemaValidator({"type": "definitions", **asked}).get_default_value()
-            except ValueError:
+            except Exception:  # a function that makes the default may raise any
                 return True
         return super().field_is_required(field, total)
 

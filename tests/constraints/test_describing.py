@@ -1,6 +1,7 @@
 """What a prompt is told of a type. Examples are values of the type, which pydantic reads."""
 
 import json
+import random
 from datetime import date
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -9,6 +10,7 @@ import pytest
 from pydantic import BaseModel, Field, TypeAdapter
 
 import gen
+from benchmarks.constraints.random_types import random_schema
 from tests.helpers import ScriptedModel
 
 
@@ -181,6 +183,19 @@ def test_an_example_is_a_value_of_the_type(output_type: Any) -> None:
     assert TypeAdapter(output_type).validate_json(text) is not None
     if output_type is Order:
         assert "who orders" in example and "Öl" in example
+
+
+def test_an_example_of_a_random_schema_meets_it() -> None:
+    met = 0
+    for number in range(60):
+        schema = gen.json_schema(random_schema(random.Random(number)), closed=False)
+        try:
+            constraint = gen.compile(ScriptedModel("x"), schema)
+        except gen.ConstraintError:
+            continue
+        assert constraint.accepts(gen.describe(schema, form="example").split("\n", 1)[1]), number
+        met += 1
+    assert met > 20
 
 
 def test_an_example_leaves_out_what_it_stands_in() -> None:

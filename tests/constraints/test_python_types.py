@@ -216,6 +216,8 @@ class BadDefaults(BaseModel):
     a: int = "bad"  # type: ignore[assignment]
     b: "list[Cat]" = Field(default_factory=list)
     c: Shape | None = None
+    d: int = Field(default_factory=lambda others: f"bad{others}")  # type: ignore[assignment]
+    e: list[Any] = Field(default_factory=list, min_length=1)
 
 
 @pydantic.dataclasses.dataclass
@@ -366,11 +368,14 @@ def named(output_type: object) -> str:
 
 
 @pytest.mark.parametrize("output_type", STRINGS + OTHERS, ids=named)
-def test_pydantic_reads_every_text_of_a_type(output_type: Any) -> None:
+def test_pydantic_reads_every_text_of_a_type_and_the_example_in_its_description(output_type: Any) -> None:
     plan = read_plan(output_type)
     assert plan.table is not None
     for text in random_texts(plan.table(), 150):
         plan.parse(text)
+    _, example = gen.describe(output_type, form="example").split("\n", 1)
+    plan.parse(example)
+    assert plan.table().accepts(example.encode())
 
 
 @pytest.mark.parametrize(
