@@ -119,6 +119,8 @@ class Compiling:
                         os.kill(number, signal.SIGKILL)
         if isinstance(found, Worked):
             return found
+        if not number:
+            raise RuntimeError("the process that compiles types has ended before it came to this one.")
         raise found or ConstraintError(
             f"the output type takes more than {self._seconds} seconds or {self._memory >> 20} MiB to compile; give a "
             "smaller one."

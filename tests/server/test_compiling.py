@@ -4,6 +4,7 @@ import asyncio
 import os
 import pickle
 import re
+import signal
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from multiprocessing import Pipe, get_context
+from multiprocessing.reduction import send_handle
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -167,6 +169,21 @@ def test_a_fault_of_the_process_that_compiles_is_no_fault_of_the_type(
     with pytest.raises(RuntimeError, match="ValueError while a type was compiled: invalid literal"):
         asyncio.run(compiling.ready(plan_of(partial(int, "x"), "plan")))
     assert "Traceback" in capfd.readouterr().err
+    compiling.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks for each type")
+def test_a_process_that_ends_before_it_comes_to_a_type_is_no_fault_of_the_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sent(requests: Any, handle: int, process: int) -> None:
+        send_handle(requests, handle, process)
+        os.kill(process, signal.SIGKILL)
+
+    compiling = Compiling(ScriptedModel("x"))
+    compiling.begin()
+    os.kill(compiling._process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(server, "send_handle", sent)
+    with pytest.raises(RuntimeError, match="has ended before it came to this one"):
+        asyncio.run(compiling.ready(gen.regex("a[0-9]+")))
     compiling.close()
 
 
