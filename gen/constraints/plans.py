@@ -67,8 +67,10 @@ def read_plan(output_type: Any) -> Plan:
     if isinstance(output_type, JsonSchema):
         from pydantic import TypeAdapter  # only those who ask for types need pydantic
 
+        from gen.constraints.python_types import reader_of
+
         python_type = output_type.python_type
-        return replace(_json_plan(output_type, TypeAdapter(python_type).validate_json), python_type=python_type)
+        return replace(_json_plan(output_type, reader_of(TypeAdapter(python_type))), python_type=python_type)
     if not isinstance(output_type, type) and isinstance(getattr(output_type, "pattern", None), str):
         pattern = _pattern_of(output_type)
         return _plan(("regex", pattern), partial(regex_table, pattern), partial(regex_grammar, pattern), str)
@@ -101,7 +103,7 @@ _HINTS: dict[Any, str] = {
 
 def _type_plan(output_type: Any) -> Plan:
     """The plan of a Python type as it is now; if its JSON is always a string, its texts have no quotes."""
-    from gen.constraints.python_types import is_text, schema_of  # only those who ask for types need pydantic
+    from gen.constraints.python_types import is_text, reader_of, schema_of  # only those who ask for types need pydantic
 
     schema, adapter = schema_of(output_type)
 
@@ -111,7 +113,7 @@ def _type_plan(output_type: Any) -> Plan:
     if is_text(schema, schema):
         return replace(string_plan(schema), parse=parse, python_type=output_type)
     asked = JsonSchema(json.dumps(schema, ensure_ascii=False), closed=True, whitespace="line", ecma=False)
-    return replace(_json_plan(asked, adapter.validate_json), python_type=output_type)
+    return replace(_json_plan(asked, reader_of(adapter)), python_type=output_type)
 
 
 def string_plan(schema: Any) -> Plan:

@@ -4,9 +4,12 @@ Some of pydantic's checks are missing in its JSON Schema. They are added here if
 whole numbers), and refused if it cannot (a duration's bounds), so that a whole text is a value of the type.
 """
 
+from collections.abc import Callable
+from copy import deepcopy
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
+from pydantic_core import SchemaValidator
 
 from gen.constraints import pydantic_spelling
 from gen.constraints.output_types import REFUSED
@@ -75,6 +78,17 @@ def schema_of(output_type: Any, *, required: Literal["all"] | None = None) -> tu
     for _, part in parts:
         part.pop(UNKEYED, None)
     return schema, adapter
+
+
+def reader_of(adapter: TypeAdapter[Any]) -> Callable[[str], Any]:
+    """What reads a text of JSON as a value of a type; an Iterable as a list, whose items are read at once, but where a
+    model's field is one.
+    """
+    schema = deepcopy(adapter.core_schema)
+    lazy = [one for one in core_schemas(schema) if one["type"] == "generator"]
+    for one in lazy:
+        one["type"] = "list"
+    return SchemaValidator(schema).validate_json if lazy else adapter.validate_json
 
 
 def resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import re
 import typing
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -738,6 +738,16 @@ def test_other_properties_have_no_name_from_which_a_field_is_read(output_type: A
             refused += 1
             assert not table.accepts(text.encode()), text
     assert refused and table.accepts(b'{"A": 1}') and table.accepts(b'{"A": 1, "d": ["x"]}')
+
+
+def test_an_iterable_is_read_as_a_list_whose_items_are_checked_at_once() -> None:
+    no_nine = Annotated[int, pydantic.AfterValidator(lambda number: 1 // (number != 9) and number)]
+    for asked in (Iterable[no_nine], gen.json_schema(Iterable[no_nine])):
+        plan = read_plan(asked)
+        assert plan.parse("[1, 2]") == [1, 2]
+        with pytest.raises(ZeroDivisionError):
+            plan.parse("[1, 9]")
+    assert read_plan(dict[str, Iterable[int]]).parse('{"a": [1]}') == {"a": [1]}
 
 
 def test_a_function_is_never_called() -> None:
