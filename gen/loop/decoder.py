@@ -81,6 +81,7 @@ class Decoder:
         self._tops = TopTokens(count, self._vocabulary, device)
         self.drafts: Drafts | None = None
         self.speculation: Speculation | None = None
+        self._active: list[Stage] = []  # the stages that do something; found anew when requests join or leave
 
     def speculate(self, speculation: Speculation | None) -> None:
         """Draft from now on, or with None do not; call it before rows are filled."""
@@ -101,6 +102,7 @@ class Decoder:
         self.search.begin()
         for stage in self.stages:
             stage.begin()
+        self._active = []
         self._tops.begin()
         self._history.begin()
         if self.drafts is not None:
@@ -121,10 +123,8 @@ class Decoder:
         for stage in self._active:
             stage.prepare(here, width)
 
-    @property
-    def _active(self) -> list[Stage]:
-        """The stages that do something now."""
-        return [stage for stage in self.stages if stage.key() is not None]
+    def _find_active(self) -> None:
+        self._active = [stage for stage in self.stages if stage.key() is not None]
 
     def step_kind(self, width: int = 1) -> tuple[Hashable, ...]:
         """What a step does, beside its shape: equal for steps that make the same calls on the same tensors."""
@@ -182,6 +182,7 @@ class Decoder:
         self._tops.retain_only(requests)
         for stage in self.stages:
             stage.retain_only(rows, requests)
+        self._find_active()
         self._history.wanted = self._history.wanted and self._wants_history
 
     @property
@@ -376,6 +377,7 @@ class Decoder:
         self._tops.admit(requests)
         for stage in self.stages:
             stage.admit(rows, requests, tokens)
+        self._find_active()
         if self.drafts is not None and self.speculation is not None and self.drafts_in_steps:
             self.drafts.admit(rows, [one.prompt_ids for one in requests], [one.draft for one in requests])
         self._history.admit(rows, tokens, wanted=self._wants_history)

@@ -255,7 +255,8 @@ class RowPool:
     def _fits(self, idle: Decoder, count: int) -> bool:
         """Whether a set has as many rows as are needed, and no more than are allowed."""
         options, tokens = self._options, idle.tokens
-        count = min(count, self._most_rows(idle))
+        if count > idle.count:
+            count = min(count, self._most_rows(idle))
         if idle.count % self._unit and self._options.step_rows > 1:
             return False
         if options.fixed and not idle.shared == idle.length == self.length:

@@ -96,10 +96,11 @@ class Scheduler:
         if self._deadline < inf and monotonic() >= self._deadline:
             self._expire()
         self._free()
-        if not self._waiting and not self._reading and self._rows.rows.refillable:
+        if not self._waiting and not self._reading:
             self._slots.move_down()
         if self._live:
             self._step()
+            self._free()
         # prompts come after the step, so that a first token can be read before the second one is launched
         self._admit(self._admit_tokens if self._live else max(self._admit_tokens, WHOLE))
         if not self._live:
@@ -304,9 +305,8 @@ class Scheduler:
                 begun.append(one)
         self._sent.append((self._rows.send(), rows.stop, [(job, job.row) for job in begun]))
         self._slots.put(begun, [job.longest for job in begun])
-        if any(job.over for job in begun):
-            self._free()
         self._catch_up(self._rows.ring.lag)
+        self._free()
 
     def _fail(self, jobs: Sequence[Job], row: int, error: Exception) -> None:
         """Handle prompts that could not be read: the one to blame ends, the others are read again, one by one."""
@@ -336,13 +336,9 @@ class Scheduler:
         self._steps.run(count, view, self._slots.lengths(count, width), width, timed=drafts)
         self._sent.append((self._rows.send(width, drafted=drafts), count, [(job, job.row) for job in self._live]))
         self._slots.stepped(width)
-        over = False
         for job in self._live:
             job.launched += 1
             job.ahead += width - 1
-            over = over or job.launched_all
-        if over:
-            self._free()
         self._catch_up(self._rows.ring.lag)
 
     def _looks_for_drafts(self) -> bool:
@@ -386,7 +382,7 @@ class Scheduler:
         if sent.width > 1:
             self._correct(received, jobs)
             self._steps.costs.judge(count, sent.width, sum(received.made[row] for _, row in jobs) / len(jobs))
-        ended, right = False, 0
+        right = 0
         for job, row in jobs:
             taker = job.takers[0]
             if not (taker.ended or job.error is not None):
@@ -399,16 +395,12 @@ class Scheduler:
                             taker.take(results, row)
                 except Exception as error:  # an error of a tokenizer
                     job.fail(error)
-            if job.over:
-                ended = True
-                if job.ended:
-                    job.finish()
+            if job.ended:
+                job.finish()
         if sent.drafted and self._widths is not None:
             misses = self._widths.misses
             fewer = 0 if sent.width > 1 else misses // 2
             self._widths.misses = fewer if 2 * right > len(jobs) else misses + 1
-        if ended:
-            self._free()
 
     def _correct(self, received: Received, jobs: Sequence[tuple[Job, int]]) -> None:
         """Note how many tokens a wide step has made, of those that it might have made."""

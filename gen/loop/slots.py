@@ -28,14 +28,17 @@ class Slots:
         self._steps, self._width, self.tokens, self._least = steps, width, tokens, step_rows
         rows = self._rows = steps.decoder
         self.at: list[Job | None] = [None] * rows.count
-        self._go_on([])
         self.filled = 0
+        self._go_on([])
         self._written = [0] * rows.count  # columns of each row that are written, or will be by launched steps
 
     def _go_on(self, jobs: Sequence[Job]) -> None:
         """Let these jobs go on, in the rows that they have."""
         self.live = sorted(jobs, key=lambda job: job.row)
         self._places = [row for job in self.live for row in job.places]
+        # how many rows the next step has, and how many would be enough if no row between them were free
+        self._count = self._bucket(self._places[-1] + 1 if jobs else 0)
+        self._enough = self._bucket(len(self._places))
 
     def put(self, jobs: Sequence[Job], lengths: Sequence[int]) -> None:
         """Let texts begin in their rows, with so many tokens each."""
@@ -61,13 +64,14 @@ class Slots:
         Raises:
             TooLong: the rows would take more memory than they may.
         """
-        last = self.live[-1]
         longest = max(self._written[row] for row in self._places) + width
         if longest + _AHEAD > self._rows.shared:
             self.make_room(width=width)
         view = view_bucket(longest) if width == 1 else max(view_bucket(longest), -(-longest // _WIDE_VIEW) * _WIDE_VIEW)
-        room = max(self._rows.rooms.get(row, self._rows.shared) for row in self._places)  # a free row may have more
-        return self._bucket(last.row + last.width), min(view, _whole(room), self._rows.length)
+        rooms, room = self._rows.rooms, self._rows.shared
+        if rooms:
+            room = max(rooms.get(row, room) for row in self._places)  # a free row may have more
+        return self._count, min(view, _whole(room), self._rows.length)
 
     def fits(self, width: int, *, grows: bool = False) -> bool:
         """Whether all live rows have room for so many more tokens; with `grows`, whether their texts may come to it."""
@@ -115,12 +119,8 @@ class Slots:
 
     def move_down(self) -> None:
         """Move the last rows into free ones, if a smaller step is enough then."""
-        while self.live:
-            last = self.live[-1]
-            used = len(self._places)
-            smaller = self._bucket(used) < self._bucket(last.row + last.width)
-            if not smaller or not self.move_last():
-                return
+        while self._enough < self._count and self.move_last():
+            pass
 
     def move_last(self) -> bool:
         """Move the last rows into free ones before them; whether there were any."""

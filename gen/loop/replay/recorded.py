@@ -162,11 +162,7 @@ class Recorded:
         begin = self.costs.mark() if timed else None
         started = perf_counter()
         self.decoder.rows.look_at(lengths)
-        try:
-            self._run(count, view, width)
-        finally:
-            if lengths:
-                self.decoder.rows.look_at(())
+        self._run(count, view, width)
         if self._measures and not self._on_cuda:
             self._slow_steps.learn((count, view, width), perf_counter() - started, torch.get_num_threads())
         if not self.records:

@@ -41,7 +41,7 @@ class Received(NamedTuple):
     drafts: Sequence[Sequence[Any]] | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Sent:
     """All that a step sends to the host, on its way there.
 
