@@ -26,18 +26,22 @@ def own_settings() -> Iterator[None]:
 
 def settings_of_the_process() -> Hashable:
     """The settings that a recorded or captured step depends on: with other settings it would run other kernels."""
-    cuda: Any = torch.backends.cuda
-    matmul = cuda.matmul
+    backends: Any = torch.backends
+    cuda, matmul = backends.cuda, backends.cuda.matmul
     return (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         *matmul_precisions(),
         matmul.allow_fp16_reduced_precision_reduction,
         matmul.allow_bf16_reduced_precision_reduction,
+        matmul.allow_fp16_accumulation,
+        cuda.preferred_blas_library(),
         cuda.flash_sdp_enabled(),
         cuda.mem_efficient_sdp_enabled(),
         cuda.math_sdp_enabled(),
         cuda.cudnn_sdp_enabled(),
+        cuda.fp16_bf16_reduction_math_sdp_allowed(),
+        backends.cudnn.conv.fp32_precision,
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -195,11 +195,24 @@ def test_a_precision_that_was_set_by_its_new_name_counts(made: Made, name: str) 
     assert gen.generate(made.text, PROMPTS, seed=1, max_new_tokens=20) == plain
 
 
-@pytest.mark.parametrize("name", ["flash", "mem_efficient", "math", "cudnn"])
-def test_captured_steps_depend_on_the_kernels_of_attention(name: str) -> None:
-    before, enable = settings_of_the_process(), getattr(torch.backends.cuda, f"enable_{name}_sdp")
-    with setting(enable, False, True):
+BACKENDS: Any = torch.backends
+KERNELS: dict[str, tuple[Callable[[Any], object], object, object]] = {
+    **{
+        one: (getattr(BACKENDS.cuda, f"enable_{one}_sdp"), False, True)
+        for one in ("flash", "mem_efficient", "math", "cudnn")
+    },
+    "math in half precision": (BACKENDS.cuda.allow_fp16_bf16_reduction_math_sdp, True, False),
+    "sums in float16": (partial(setattr, BACKENDS.cuda.matmul, "allow_fp16_accumulation"), True, False),
+    "convolutions": (partial(setattr, BACKENDS.cudnn.conv, "fp32_precision"), "ieee", "tf32"),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_captured_steps_depend_on_what_chooses_kernels(name: str) -> None:
+    before = settings_of_the_process()
+    with setting(*KERNELS[name]):
         assert settings_of_the_process() != before
+    assert settings_of_the_process() == before
 
 
 def test_a_loaded_model_can_be_trained_though_it_was_loaded_in_inference_mode() -> None:
