@@ -101,7 +101,6 @@ CASES: dict[str, Cases] = {
         "top_logprobs": 2,
         "include": ["reasoning.encrypted_content"],
         "metadata": {"a": "b"},
-        "truncation": "auto",
         "chat_template_kwargs": {"enable_thinking": False},
         "previous_response_id": "resp_1",
         "conversation": "conv_1",
@@ -242,6 +241,21 @@ def test_what_no_model_knows_is_named_at_any_depth(path: str, listening: Listeni
             named = reply.headers.get("x-ignored-fields", "").split(",")
             assert reply.status == 400 or f"{name}.surprise" in named, (name, odd)
     assert listening.client.post(path, {**BASE[path], "surprise": 1}).headers["x-ignored-fields"] == "surprise"
+
+
+@pytest.mark.parametrize("path", BASE)
+def test_null_is_as_if_a_field_were_not_there(path: str, listening: Listening) -> None:
+    body = BODIES[path]
+    nulls = dict.fromkeys({*body.model_fields, *body.refused, *body.harmless} - BASE[path].keys())
+    tool = {"name": "f", "input_schema": SCHEMA}
+    others: dict[str, Any] = (
+        {"tools": [tool], "tool_choice": {"type": "auto"}, "max_tokens": 80} if path == MESSAGES else {}
+    )
+    odd: dict[str, Any] = {"tools": [{**tool, "type": None}], "tool_choice": {"type": "auto", "name": None}}
+    odd |= {"max_tokens": 80, "output_config": {"task_budget": None}, "thinking": {"type": None}}
+    _, without = listening.effects(path, {**BASE[path], **others})
+    reply, effects = listening.effects(path, {**BASE[path], **nulls, **(odd if others else {})})
+    assert effects == without and "x-ignored-fields" not in reply.headers
 
 
 def with_surprises(value: Any, known: Known | None) -> Iterator[Any]:

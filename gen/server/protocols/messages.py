@@ -108,7 +108,7 @@ def _read(served: Served, body: MessagesBody) -> Asked:
     most_kb, choice = served.settings.max_schema_kb, body.tool_choice
     named = {"type": "function", "name": choice.name} if choice.type == "tool" else _CHOICES[choice.type]
     form, field, config = body.output_format, "output_format", body.output_config or {}
-    if unknown := set(config) - {"format", "effort"}:
+    if unknown := {name for name, value in config.items() if value is not None} - {"format", "effort"}:
         raise refused(f"output_config: {', '.join(sorted(unknown))} is not supported.", "output_config")
     if config.get("format") is not None:
         if form is not None:
@@ -145,7 +145,7 @@ def _thinking(served: Served, given: ThinkingOptions) -> tuple[dict[str, Any], T
 
 def _tool(tool: Any) -> Any:
     """A tool in OpenAI's form."""
-    if not isinstance(tool, Mapping) or tool.get("type", "custom") != "custom":
+    if not isinstance(tool, Mapping) or (tool.get("type") or "custom") != "custom":
         raise refused("tools must have a name and an input_schema; this server runs no tools itself.", "tools")
     function = {
         "name": tool.get("name"),

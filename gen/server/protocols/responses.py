@@ -68,7 +68,7 @@ class ResponsesBody(SamplingFields):
         "service_tier": "auto",
         "store": False,
         "stream_options": None,
-        "truncation": "disabled",
+        "truncation": "disabled",  # a conversation that does not fit is refused, and nothing of it is left out
         "user": None,
     }
     inner: ClassVar[Mapping[str, Known]] = {"input": _ITEMS, "tools": TOOLS, "tool_choice": CHOICE}
@@ -88,7 +88,6 @@ class ResponsesBody(SamplingFields):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     include: list[str] | None = None
     metadata: dict[str, Any] | None = None
-    truncation: Literal["auto", "disabled"] = "disabled"
     chat_template_kwargs: dict[str, Any] | None = None
     previous_response_id: Any = None
     conversation: Any = None
@@ -96,13 +95,8 @@ class ResponsesBody(SamplingFields):
 
     @property
     def ignored(self) -> list[str]:
-        """See `Body.ignored`; a conversation that does not fit is refused, and nothing of it is left out."""
-        found = super().ignored
-        if self.truncation == "auto":
-            found.append("truncation")
-        if {*(self.include or ())} - {_LOGPROBS}:
-            found.append("include")
-        return found
+        """See `Body.ignored`."""
+        return super().ignored + ["include"] * bool({*(self.include or ())} - {_LOGPROBS})
 
 
 def _head(body: ResponsesBody, name: str) -> dict[str, Any]:
