@@ -49,6 +49,9 @@ def read_body(
     for name in ("stream", "prompt_logprobs", "return_receipt"):
         if (given := getattr(fields, name)) is not None and given is not False:
             raise refused(f"{name} is for gen serve, and jobs have no such answers; leave it out.", name)
+    if settings.get("receipts") and "--receipts" not in known:
+        known.add("--receipts")
+        say("lines of OpenAI's format get no receipts.")
     alone = fields.model_fields_set & {"cache_salt", "priority"}  # a job has its rows for itself
     for name in sorted({*fields.ignored, *alone} - known):
         known.add(name)

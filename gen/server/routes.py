@@ -173,7 +173,13 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
         Route("/openapi.json", described),
         Route("/metrics", guarded(None, count)),
     ]
-    cors = Middleware(CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"])
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=settings.cors_origins,
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=["x-request-id", "x-ignored-fields", "retry-after"],  # else a page cannot read them
+    )
     accounting = Middleware(Accounting, ended=ended, log_texts=settings.log_texts)
     application = Starlette(
         routes=routes,

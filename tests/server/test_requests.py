@@ -128,6 +128,7 @@ def test_a_key_is_asked_for_in_either_header(engine: gen.Engine) -> None:
 def test_other_origins_may_call_if_they_are_named(engine: gen.Engine) -> None:
     named = Client(gen.server.app(engine, cors_origins=["https://page"]), {"origin": "https://page"})
     assert named.get("/v1/models").headers["access-control-allow-origin"] == "https://page"
+    assert "x-ignored-fields" in named.get("/v1/models").headers["access-control-expose-headers"]
     silent = Client(gen.server.app(engine), {"origin": "https://page"})
     assert "access-control-allow-origin" not in silent.get("/v1/models").headers
 
