@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PYTHONS = ("3.11", "3.12")
+PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORM = "x86_64-unknown-linux-gnu"
 
 
