@@ -75,10 +75,12 @@ def describe(output_type: Any, form: Form = "schema") -> str:
     writer = _Writer(schema)
     plain = kind != "json"  # the text itself, without quotes
     if form == "example":
-        example = writer.example(schema, ())
-        shown = example if plain and isinstance(example, str) else json.dumps(example, ensure_ascii=False)
-        if plan.table is not None and not writer.told:
-            shown = _like(shown, plan.table)
+        examples = (_Writer(schema, tells=tells).example(schema, ()) for tells in (True, False))
+        shown, bare = (
+            one if plain and isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in examples
+        )
+        if plan.table is not None and (like := _like(bare, plan.table)) != bare:
+            shown = like
         length = _length(schema) if plain else ""
         return f"Answer {f'with a text{length}, ' if length else ''}as in this example:\n{shown}"
     shown = writer.said(schema, 0, ())
@@ -100,12 +102,12 @@ def _undescribed(output_type: Any) -> ConstraintError:
 class _Writer:
     """Describes the parts of a schema; `open_` are the references that a part stands in.
 
-    Attributes:
-        told: whether a description stands in an example, in the place of a string.
+    Args:
+        tells: whether descriptions stand in examples, in the place of strings.
     """
 
-    def __init__(self, root: Any) -> None:
-        self._references, self.told = References(root), False
+    def __init__(self, root: Any, *, tells: bool = True) -> None:
+        self._references, self._tells = References(root), tells
 
     def options(self, schema: Any) -> list[Any] | None:
         """The values that a part is limited to; None if it is not."""
@@ -199,8 +201,8 @@ class _Writer:
                 return True
             case "null":
                 return None
-        if (told := self.description(schema)) and schema.get("format") not in _FORMATS:
-            self.told = True
+        told = self.description(schema) if self._tells else ""
+        if told and schema.get("format") not in _FORMATS:
             return told
         other = "https://example.org" if "://" in schema.get("pattern", "") else "..."
         return _like(_FORMATS.get(schema.get("format", ""), ("", other))[1], partial(string_table, written))
@@ -268,12 +270,11 @@ def _like(example: str, made: Callable[[], Table]) -> str:
     distance = np.append(FAR, distances(table.edges, table.final[1:]))
     state, found = 1, b""
     while True:
-        ways = distance.take(table.next[state].take(table.classes))
-        wanted = (text[len(found) :] or b".")[0]
-        nearer = np.flatnonzero(ways < distance[state])
-        if not len(nearer) and (len(found) >= len(text) or ways[wanted] >= FAR):
+        ways, left = distance.take(table.next[state].take(table.classes)), text[len(found) :]
+        if not distance[state] and not (left and (ways < FAR).any()):
             return found.decode()
-        byte = int(nearer[np.abs(nearer - wanted).argmin()]) if len(nearer) else wanted
+        nearer = np.flatnonzero(ways < (distance[state] or FAR))
+        byte = int(nearer[np.abs(nearer - (left or b".")[0]).argmin()])
         state, found = int(table.next[state, table.classes[byte]]), found + bytes([byte])
 
 

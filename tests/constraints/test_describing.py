@@ -173,6 +173,7 @@ def test_a_type_is_described_by_its_names_types_and_bounds(output_type: Any, sai
         *(Order, Node, Folder, bool, int, date, Colour, list[Line], Annotated[int, Field(gt=7)], dict[str, int]),
         *(Annotated[list[int], Field(max_length=0)], Annotated[list[int], Field(min_length=3)]),
         *(Annotated[float, Field(gt=0, lt=1)], Annotated[float, Field(ge=0.3, le=0.9)]),
+        tuple[Annotated[str, Field(description="who")], Annotated[Literal["a", "bb"], Field(min_length=2)]],
         *(Annotated[float, Field(gt=0.25, multiple_of=0.1)], Annotated[int, Field(ge=8, lt=15, multiple_of=7)]),
     ],
 )
@@ -209,6 +210,7 @@ def test_an_example_leaves_out_what_it_stands_in() -> None:
     [
         (gen.text(), "Answer as in this example:\n..."),
         (gen.text("a"), 'Answer as in this example:\nwithout "a"'),
+        (gen.text("."), "Answer as in this example:\n---"),
         (gen.text(max_chars=3), "Answer with a text of at most 3 characters, as in this example:\n..."),
         (
             Annotated[str, Field(min_length=4, max_length=9, description="a city")],
