@@ -24,7 +24,11 @@ def innermost(model: Any) -> "PreTrainedModel":
             inner = model.get_base_model()
         if inner is model:
             if getattr(model, "_hf_peft_config_loaded", False):  # transformers' own add_adapter
-                for name in model.active_adapters():
+                from peft.tuners.tuners_utils import BaseTunerLayer
+
+                # model.active_adapters() does the same, but fails with versions of PEFT that work
+                active = (part.active_adapters for part in model.modules() if isinstance(part, BaseTunerLayer))
+                for name in next(active, ()):
                     _refuse_adapter(model, model.peft_config[name])
             return model
         model = inner

@@ -2,6 +2,7 @@
 
 import inspect
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,6 +124,23 @@ def test_they_are_refused_too_where_transformers_has_put_them_in(
     hf_model.set_adapter("usual")
     hf_model.eval()
     assert gen.generate(model, "a", max_new_tokens=4, seed=1) == before
+
+
+def test_a_folder_with_a_model_and_an_adapter_gives_what_transformers_gives(tmp_path: Path) -> None:
+    """Its `active_adapters` asks for a version of PEFT that is not there yet, and its forward runs with the one before.
+
+    Oracle: the same adapter put on by PEFT.
+    """
+    wrapped = adapted(tiny_model(), LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    expected = gen.generate(gen.from_transformers(wrapped, byte_tokenizer()), "a", max_new_tokens=8, seed=1)
+    wrapped.save_pretrained(tmp_path)
+    tiny_model().save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    loaded = gen.load(tmp_path, device="cpu")
+    assert gen.generate(loaded, "a", max_new_tokens=8, seed=1) == expected
+    assert expected != gen.generate(
+        gen.from_transformers(tiny_model(), byte_tokenizer()), "a", max_new_tokens=8, seed=1
+    )
 
 
 def test_an_adapter_in_training_mode_is_refused_if_it_has_dropout() -> None:
