@@ -131,14 +131,14 @@ def _is_image(part: object) -> bool:
 
 
 def read_image(image: object, name: str, local_files: bool = True, most_pixels: int = MOST_PIXELS) -> "Image":
-    """One image as a PIL image in RGB.
+    """One image as a PIL image in RGB; of greys of 16 bits, the upper 8 count.
 
     Args:
         name: what errors call the image.
         local_files: whether the image may be a path or a file: URL.
         most_pixels: how many pixels the image of a data: URL may have.
     Raises:
-        ArgumentError: it is not a PIL image, an array or a readable file.
+        ArgumentError: it is not a PIL image, an array or a readable file, or it has numbers of 32 bits.
         ModelError: Pillow is not installed.
     """
     try:
@@ -177,7 +177,12 @@ def read_image(image: object, name: str, local_files: bool = True, most_pixels: 
             raise ArgumentError(f"{name}: cannot read {shown}: {reason}; give {_KINDS}.") from error
     else:
         raise ArgumentError(f"{name} must be {_KINDS}, got {show(image)}")
-    return ImageOps.exif_transpose(picture).convert("RGB")
+    picture = ImageOps.exif_transpose(picture)
+    if picture.mode.startswith("I;16"):  # converted as it is, everything but the darkest grey would be white
+        picture = Image.fromarray((numpy.asarray(picture) >> 8).astype(numpy.uint8))
+    if picture.mode in ("I", "F"):
+        raise ArgumentError(f"{name} has numbers of 32 bits, and nothing says which of them is white; give it in 8.")
+    return picture.convert("RGB")
 
 
 def data_url(image: "Image") -> str:

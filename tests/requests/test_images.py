@@ -39,6 +39,18 @@ def test_other_modes_become_rgb_and_files_held_sideways_are_turned(tmp_path: Pat
     assert (grey.mode, grey.size) == ("RGB", (20, 16))
 
 
+def test_greys_of_16_bits_keep_their_order_and_numbers_of_32_bits_are_refused(tmp_path: Path) -> None:
+    greys = numpy.array([[0, 255, 256], [32767, 65279, 65535]], numpy.uint16)
+    deep = Image.fromarray(greys)
+    deep.save(tmp_path / "deep.tiff")
+    given: list[Any] = [deep, tmp_path / "deep.tiff"]
+    for one in read_images(given, None)[0]:
+        assert one.mode == "RGB" and numpy.array_equal(numpy.asarray(one), numpy.stack([greys // 256] * 3, 2))
+    for kind in (numpy.int32, numpy.float32):
+        with pytest.raises(gen.ArgumentError, match="image 0 has numbers of 32 bits"):
+            read_images([Image.fromarray(greys.astype(kind))], None)
+
+
 def test_a_list_of_prompts_has_a_list_of_images_for_each() -> None:
     assert [len(images) for images in read_images([[picture(1)], [], [picture(2), picture(3)]], 3)] == [1, 0, 2]
     assert read_images(None, 2) == [[], []]
