@@ -395,7 +395,7 @@ class Scheduler:
                             taker.take(results, row)
                 except Exception as error:  # an error of a tokenizer
                     job.fail(error)
-            if job.ended:
+            if taker.ended or job.cancelled or job.error is not None:
                 job.finish()
         if sent.drafted and self._widths is not None:
             misses = self._widths.misses
