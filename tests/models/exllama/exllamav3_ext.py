@@ -111,13 +111,13 @@ def gelu_mul(gate: Tensor, up: Tensor, out: Tensor, limit: float = 0.0) -> None:
     out.copy_((gelu(gate.float(), approximate="tanh") * up.float()).to(out.dtype))
 
 
-def rotated(x: Tensor) -> Tensor:
-    """Hadamard's rotation of each 128 numbers of the last dimension, in float32; it is its own inverse."""
-    turned = x.float().unflatten(-1, (-1, 128))  # type: ignore[no-untyped-call]
-    for step in (1, 2, 4, 8, 16, 32, 64):
+def rotated(x: Tensor, size: int = 128) -> Tensor:
+    """Hadamard's rotation of each `size` numbers of the last dimension, in float32; it is its own inverse."""
+    turned = x.float().unflatten(-1, (-1, size))  # type: ignore[no-untyped-call]
+    for step in (2**power for power in range(size.bit_length() - 1)):
         left, right = turned.unflatten(-1, (-1, 2, step)).unbind(-2)
         turned = torch.stack((left + right, left - right), -2).flatten(-3)
-    made: Tensor = turned.flatten(-2) / 128**0.5
+    made: Tensor = turned.flatten(-2) / size**0.5
     return made
 
 
@@ -269,7 +269,7 @@ def quantised(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     32 numbers are rotated and divided by their largest; a code is the middle of one of 2**bits steps. Codes are kept in
     those planes of 8, 4, 2 and 1 bits that add up to `bits`, the highest bits first.
     """
-    turned = _rotated_32(values.float().unflatten(-1, (-1, 32)))  # type: ignore[no-untyped-call]
+    turned = rotated(values, 32).unflatten(-1, (-1, 32))  # type: ignore[no-untyped-call]
     scales = turned.abs().amax(-1, keepdim=True) + 1e-10
     levels = 2 ** (bits - 1)
     codes = (turned / scales * levels + levels).floor().clamp(0, 2 * levels - 1).to(torch.int64)
@@ -294,16 +294,7 @@ def dequantised(codes: Tensor, scales: Tensor) -> Tensor:
         made, first = (made << size) | fields.flatten(-2), first + size
     levels = 2 ** (bits - 1)
     turned = (made.float() - (levels - 0.5)) * (scales.float() / levels).unsqueeze(-1)
-    return _rotated_32(turned).flatten(-2).half()
-
-
-def _rotated_32(values: Tensor) -> Tensor:
-    turned = values
-    for step in (1, 2, 4, 8, 16):
-        left, right = turned.reshape(*values.shape[:-1], -1, 2, step).unbind(-2)
-        turned = torch.stack((left + right, left - right), -2)
-    made: Tensor = turned.reshape(values.shape) / 32**0.5
-    return made
+    return rotated(turned.flatten(-2), 32).half()
 
 
 def stloader_open_file(file: str) -> str:
