@@ -258,6 +258,15 @@ class Detokenizer:
         Args:
             last: whether no more tokens will come: then an unfinished character shows as U+FFFD.
         """
+        before = self._window, self._before, self._pending
+        piece = self._push(token_ids, last)
+        if len(token_ids) > 1 and (not piece or _UNFINISHED in piece):  # some decoders lose good bytes beside bad ones
+            self._window, self._before, self._pending = before
+            pieces = [self._push([token_id], False) for token_id in token_ids[:-1]]
+            piece = "".join([*pieces, self._push(token_ids[-1:], last)])
+        return piece
+
+    def _push(self, token_ids: Sequence[int], last: bool) -> str:
         self._window, self._pending = [*self._window, *token_ids], [*self._pending, *token_ids]
         text = self._decode(self._window)
         piece = self._new(text)
@@ -278,7 +287,10 @@ class Detokenizer:
         if text.startswith(self._before):
             return text[len(self._before) :]
         pairs = enumerate(zip(self._before, text, strict=False))
-        return text[next((i for i, (old, new) in pairs if old != new), min(len(self._before), len(text))) :]
+        at = next((i for i, (old, new) in pairs if old != new), min(len(self._before), len(text)))
+        if text[at : at + 1] == _UNFINISHED:  # new bytes are no character, and took those before with them
+            return self._decode(self._pending)
+        return text[at:]
 
 
 class ByteDetokenizer:

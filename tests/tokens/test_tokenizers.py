@@ -56,6 +56,17 @@ def test_a_character_that_the_prompt_began_comes_whole_and_one_left_open_shows_a
     assert detokenizer.push(last=True) == "\ufffd"
 
 
+def test_bytes_that_are_no_character_leave_those_before_them_in_any_portions() -> None:
+    tokenizer = Tokenizer(spaced_tokenizer())
+    new_ids = [3 + byte for byte in "\n🙂".encode()[:-1]] + tokenizer.encode("the")  # a run of bytes, broken off
+    assert tokenizer.decode(new_ids[:4]) == "\ufffd" * 4  # the line break is lost beside the others
+    for size in range(1, len(new_ids) + 1):
+        detokenizer = Detokenizer(tokenizer, tokenizer.encode("cat"))
+        portions = [new_ids[start : start + size] for start in range(0, len(new_ids), size)]
+        pieces = [detokenizer.push(*portion) for portion in portions]
+        assert "".join(pieces) + detokenizer.push(last=True) == "\n\ufffd\ufffd\ufffd the"
+
+
 def test_special_tokens_give_no_text() -> None:
     detokenizer = Detokenizer(Tokenizer(byte_tokenizer()), [BOS])
     assert [detokenizer.push(token_id) for token_id in [ord("a"), EOS, ord("b")]] == ["a", "", "b"]
