@@ -140,14 +140,12 @@ class Compiling:
         self._requests, theirs = context.Pipe()
         self._process = context.Process(target=compile_for, args=(theirs, self._seconds, self._memory), daemon=True)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C is for this process alone
-        main, sys.modules["__main__"] = (
-            sys.modules["__main__"],
-            ModuleType("__main__"),
-        )  # else it runs the program again
+        program = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")  # multiprocessing would run the program again
         try:
             self._process.start()
         finally:
-            sys.modules["__main__"] = main
+            sys.modules["__main__"] = program
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
         self._requests.send(vocabulary_of(self._model))  # an argument would leave half of it where this process ends
