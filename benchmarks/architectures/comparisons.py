@@ -6,10 +6,13 @@ from functools import partial
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 import gen
+from benchmarks.architectures.image_inputs import TEXTS, Inputs
 from benchmarks.architectures.tiny_configs import VOCABULARY
 from benchmarks.architectures.tiny_models import tokenizer
 from gen.models.transformers.vision import reads_images
@@ -82,6 +85,7 @@ class TextComparison:
 
     Args:
         new_tokens: how long the texts are; those of beams are half as long.
+        processor: that of a model that reads images; None where it gets only text.
 
     Attributes:
         error: the largest difference of a log-probability so far, as a share of the logits' spread.
@@ -89,10 +93,11 @@ class TextComparison:
         close_calls: how many tokens were not compared, because rounding decides which one the oracle chooses.
     """
 
-    def __init__(self, model: PreTrainedModel, new_tokens: int = NEW_TOKENS) -> None:
+    def __init__(self, model: PreTrainedModel, new_tokens: int = NEW_TOKENS, *, processor: Any = None) -> None:
         self._oracle = Oracle(model)
         self._new_tokens = new_tokens
-        self._model = gen.from_transformers(model, _Processor() if reads_images(model) else tokenizer())
+        without_images = _Processor() if reads_images(model) else tokenizer()
+        self._model = gen.from_transformers(model, processor or without_images)
         generator = torch.Generator().manual_seed(1)
         self._prompts = [torch.randint(VOCABULARY, (n,), generator=generator).tolist() for n in LENGTHS]
         self.error = 0.0
@@ -150,16 +155,16 @@ class TextComparison:
             if completion.token_ids != expected and not close_call and not self.close_calls:
                 raise DifferenceError(f"the prompt of {len(prompt)}: {completion.token_ids}, expected {expected}")
 
-    def _check(self, prompt: list[int], completion: Any, *, greedy: bool) -> None:
+    def _check(self, prompt: list[int], completion: Any, *, greedy: bool, oracle: Oracle | None = None) -> None:
         """Every token has the log-probability that was reported, and in a greedy text no other token is likelier."""
-        given = list(prompt)
+        given, oracle = list(prompt), oracle or self._oracle
         for place, (token, logprob) in enumerate(zip(completion.token_ids, completion.logprobs, strict=True)):
-            logits = self._oracle.logits(given)
+            logits = oracle.logits(given)
             missed = float(logits.max() - logits[token]) / spread(logits) if greedy else 0.0
             error = abs(float(logits.log_softmax(-1)[token]) - logprob) / spread(logits)
             if missed <= TIE and error <= CLOSE:
                 self.error = max(self.error, error)
-            elif self._oracle.jumps(given):
+            elif oracle.jumps(given):
                 self.close_calls += 1
             else:
                 where = f"new token {place} of the prompt of {len(prompt)}"
@@ -169,6 +174,69 @@ class TextComparison:
                     )
                 raise DifferenceError(f"{where}: its log-probability is off by {error:.1e}")
             given.append(token)
+
+
+class ImageComparison(TextComparison):
+    """The texts of two prompts with an image each: greedy and sampled, alone, and in a batch with one without.
+
+    Args:
+        inputs: the arguments of the model's forward for each prompt, see `each_alone`.
+    """
+
+    def __init__(self, model: PreTrainedModel, inputs: Sequence[Inputs]) -> None:
+        super().__init__(model, processor=_ImageProcessor(inputs))
+        self._oracles = [_ImageOracle(model, one) for one in inputs]
+
+    def cases(self) -> Cases:
+        for text in range(TEXTS):
+            yield f"image {text} alone", partial(self._compare, [text], gen.samplers.greedy())
+        both = [*range(TEXTS)]
+        yield "a batch", partial(self._compare, both, gen.samplers.greedy())
+        yield "samples", partial(self._compare, both, gen.samplers.multinomial(samples=2))
+
+    def _compare(self, texts: Sequence[int], sampler: Any) -> None:
+        images = [[Image.new("L", (1, 1), text)] for text in texts]
+        greedy, alone = sampler == gen.samplers.greedy(), len(texts) == 1
+        prompts = ["image"] * len(texts) + ([] if alone else ["a text without one"])
+        made = gen.generate(
+            self._model,
+            prompts,
+            images=images + ([] if alone else [[]]),
+            sampler=sampler,
+            max_new_tokens=self._new_tokens,
+            seed=0,
+            eos_token_id=[],
+            details=True,
+        )
+        for text, found in zip(texts, made, strict=False):
+            for completion in found if isinstance(found, list) else [found]:
+                self.tokens.update(completion.token_ids)
+                self._check([], completion, greedy=greedy, oracle=self._oracles[text])
+
+
+class _ImageOracle(Oracle):
+    """The logits after an image's prompt and given tokens."""
+
+    def __init__(self, model: PreTrainedModel, inputs: Inputs) -> None:
+        super().__init__(model)
+        self._inputs = inputs
+
+    @torch.inference_mode()
+    def _forward(self, token_ids: Sequence[int]) -> Tensor:
+        more = len(token_ids)
+        inputs = {
+            **self._inputs,
+            "input_ids": torch.cat((self._inputs["input_ids"], torch.tensor([token_ids], dtype=torch.int64)), 1),
+        }
+        for name, value in self._inputs.items():
+            if name == "attention_mask":
+                inputs[name] = pad(value, (0, more), value=1)
+            elif name.endswith("token_type_ids") or name == "image_embeds_position_mask":
+                inputs[name] = pad(value, (0, more))
+            elif name in ("cross_attention_mask", "image_attention_mask", "bbox"):  # as the last one of the prompt
+                inputs[name] = torch.cat((value, value[:, -1:].repeat_interleave(more, 1)), 1)
+        logits: Tensor = self._model(**inputs, use_cache=False).logits
+        return logits[0, -1, :VOCABULARY].double()
 
 
 class VectorComparison:
@@ -207,10 +275,23 @@ class VectorComparison:
 class _Processor:
     """Stands in for the processor of a model that reads images: here the model gets only token ids."""
 
-    image_processor = None
+    image_processor: Any = None
 
     def __init__(self) -> None:
         self.tokenizer = tokenizer()
+
+
+class _ImageProcessor(_Processor):
+    """Gives what was made for an image, which its grey names, whatever the text is."""
+
+    image_processor, image_token = object(), None
+
+    def __init__(self, inputs: Sequence[Inputs]) -> None:
+        super().__init__()
+        self._inputs = inputs
+
+    def __call__(self, text: object, images: Any, **settings: object) -> Inputs:
+        return dict(self._inputs[images[0][0].convert("L").getpixel((0, 0))])
 
 
 def spread(values: Tensor) -> float:

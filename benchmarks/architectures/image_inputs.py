@@ -45,6 +45,17 @@ def image_inputs(model: PreTrainedModel) -> Inputs:
     raise ValueError("; ".join(reasons) or "its forward takes no pixels")
 
 
+def each_alone(inputs: Inputs) -> list[Inputs]:
+    """The arguments for each of the prompts.
+
+    Raises:
+        ValueError: an argument is not one part after the other.
+    """
+    if mixed := [name for name, value in inputs.items() if len(value) % TEXTS]:
+        raise ValueError(f"{', '.join(mixed)} cannot be split")
+    return [{name: value.chunk(TEXTS)[text] for name, value in inputs.items()} for text in range(TEXTS)]
+
+
 def _forms(model: PreTrainedModel, takes: set[str]) -> Iterator[Inputs]:
     """Pixels in each form that the model may take, first, and what comes beside them."""
     generator = torch.Generator().manual_seed(0)

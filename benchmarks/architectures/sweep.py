@@ -1,9 +1,10 @@
 """Is `gen` right for every architecture of transformers? Tiny random models against their own plain forwards.
 
-    python -m benchmarks.architectures.sweep [--groups decoders vision encoders] [--only llama] [--jobs 2] [--json FILE]
+    python -m benchmarks.architectures.sweep [--groups decoders vision images encoders] [--only llama] [--json FILE]
 
 decoders: everything that transformers lists as causal language models. vision: models that read images, given only
-text. encoders: text encoders, for `gen.embed`. Each runs in a process of its own: a crash or a hang ends only that one.
+text. images: those with images. encoders: text encoders, for `gen.embed`. Each runs in a process of its own: a crash or
+a hang ends only that one.
 
 The oracle is the model's forward over the whole text so far, repeated for every token, without a cache, padding or
 other texts; prompts and new tokens go beyond each window. A text is right if it has the oracle's tokens and
@@ -28,11 +29,18 @@ from typing import Any
 import torch
 
 import gen
-from benchmarks.architectures.comparisons import DifferenceError, Oracle, TextComparison, VectorComparison
+from benchmarks.architectures.comparisons import (
+    DifferenceError,
+    ImageComparison,
+    Oracle,
+    TextComparison,
+    VectorComparison,
+)
+from benchmarks.architectures.image_inputs import each_alone, image_inputs
 from benchmarks.architectures.tiny_models import UNSUITED, Group, model_types, tiny_model
 from benchmarks.measuring import machine, markdown_table, read_arguments, write_json
 
-GROUPS: tuple[Group, ...] = ("decoders", "vision", "encoders")
+GROUPS: tuple[Group, ...] = ("decoders", "vision", "images", "encoders")
 VERDICTS = ("right", "refused", "wrong", "not made")
 
 
@@ -70,13 +78,17 @@ def examine(architecture: str, group: Group) -> Verdict:
         return Verdict(architecture=architecture, verdict="not made", reason=UNSUITED[architecture])
     try:
         model = tiny_model(architecture, group)
-        if group != "encoders":
+        inputs = each_alone(image_inputs(model)) if group == "images" else []
+        if group in ("decoders", "vision"):
             Oracle(model).logits([1, 2, 3])
     except Exception as error:  # configurations and models fail with errors of every kind
         return Verdict(architecture=architecture, verdict="not made", reason=_said(error))
     name = type(model).__name__
     try:
-        comparison = VectorComparison(model) if group == "encoders" else TextComparison(model)
+        if group == "images":
+            comparison: Any = ImageComparison(model, inputs)
+        else:
+            comparison = VectorComparison(model) if group == "encoders" else TextComparison(model)
     except gen.GenError as error:
         return Verdict(architecture=architecture, model=name, verdict="refused", reason=_said(error))
     except Exception as error:

@@ -17,7 +17,8 @@ import pytest
 import gen
 from benchmarks import batch_devices, context, decode, samplers, throughput
 from benchmarks.architectures import sweep
-from benchmarks.architectures.comparisons import DifferenceError, Oracle, TextComparison
+from benchmarks.architectures.comparisons import DifferenceError, ImageComparison, Oracle, TextComparison
+from benchmarks.architectures.image_inputs import each_alone, image_inputs
 from benchmarks.architectures.tiny_models import Group, model_types, tiny_model
 from benchmarks.cases import engines
 from benchmarks.constraints import coverage, generation, suite
@@ -222,12 +223,13 @@ def test_the_sweep_gives_each_architecture_a_verdict_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report, page = tmp_path / "report.json", tmp_path / "page.md"
-    only = ["--only", "llama", "gemma3_text", "musicgen", "bert"]
-    arguments = ["--groups", "decoders", "encoders", *only, "--json", str(report), "--markdown", str(page)]
+    only = ["--only", "llama", "gemma3_text", "musicgen", "bert", "qwen2_vl", "instructblip"]
+    arguments = ["--groups", "decoders", "images", "encoders", *only, "--json", str(report), "--markdown", str(page)]
     monkeypatch.setattr(sys, "argv", ["sweep", *arguments])
     sweep.main()
     printed = capsys.readouterr().out
     assert "decoders: 3 run, 3 right, 0 refused, 0 wrong, 1 not made" in printed
+    assert "images: 2 run, 1 right, 1 refused, 0 wrong, 0 not made" in printed
     assert "encoders: 1 run, 1 right, 0 refused, 0 wrong, 0 not made" in printed
     rows = {row["architecture"]: row for row in json.loads(report.read_text())["decoders"]["rows"]}
     assert list(rows) == ["bert", "gemma3_text", "llama", "musicgen"]
@@ -269,6 +271,15 @@ def test_the_sweep_sees_a_window_that_is_left_out_in_prompts_and_in_new_tokens()
     for name in ("a prompt of 1 alone", "a batch of equal lengths", "a batch of unequal lengths", "samples", "beams"):
         with pytest.raises(DifferenceError):
             cases[name]()
+
+
+def test_the_sweep_sees_a_text_that_does_not_know_its_image() -> None:
+    model = tiny_model("qwen2_vl", "images")
+    comparison = ImageComparison(model, each_alone(image_inputs(model)))
+    comparison._oracles.reverse()
+    for _, run in comparison.cases():
+        with pytest.raises(DifferenceError, match="new token 0 "):
+            run()
 
 
 def test_the_sweep_goes_on_when_a_model_crashes_or_hangs() -> None:
