@@ -65,8 +65,8 @@ class RowLayer(CacheLayerMixin):  # type: ignore[misc]
         """
         if key_states.shape[-2] != self.place.width:
             raise ModelError(
-                "the model keeps keys beside those of its tokens, as of an image, which gen does not; give it prompts "
-                "without images, or use transformers' generate."
+                "the model keeps keys beside those of its tokens, as of an image, which gen does not. Use "
+                "transformers' generate; a model that reads images takes prompts without them."
             )
         keys, values = (
             self.state.write(name, self.place, states)

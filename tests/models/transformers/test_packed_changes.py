@@ -132,10 +132,9 @@ SEEN: dict[str, tuple[Callable[[Any], object] | None, Callable[[Any], object]]] 
         lambda m: m.hf_model.load_state_dict(negated(m.hf_model.state_dict()), assign=True),
     ),
     "eager attention": (None, lambda m: m.hf_model.set_attn_implementation("eager")),
-    "more tokens": (None, lambda m: m.hf_model.resize_token_embeddings(m.hf_model.config.vocab_size + 8)),
     "moved to another type and back": (None, lambda m: m.hf_model.double().float()),
 }
-UNCHANGED = ["eager attention", "more tokens", "moved to another type and back"]  # texts stay the same
+UNCHANGED = ["eager attention", "moved to another type and back"]  # texts stay the same
 
 
 @pytest.mark.parametrize("change", REFUSED)

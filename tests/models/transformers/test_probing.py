@@ -46,7 +46,7 @@ def test_states_in_modules_are_refused_in_any_dtype(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", FAILING)
 def test_models_whose_forward_fails_are_refused_with_the_reason(name: str) -> None:
-    with pytest.raises(gen.ModelError, match=r"gen cannot run \w+: \w+Error: "):
+    with pytest.raises(gen.ModelError, match=r"gen cannot run \w+: \w+Error: |keeps keys beside those of its tokens"):
         gen.from_transformers(listed_model(name), byte_tokenizer())
 
 
