@@ -284,7 +284,7 @@ def test_images_are_refused_where_steps_would_forget_them(kind: str) -> None:
 
     model = gen.from_transformers(hf_model, Processor())
     assert gen.generate(model, "a", sampler=GREEDY, max_new_tokens=4, details=True).token_ids
-    with pytest.raises(gen.ModelError, match="without images, or use tr|prompts without them"):
+    with pytest.raises(gen.ModelError, match=r"without images, or use tr|prompts without them"):
         gen.generate(model, "a", images=[picture(0)], max_new_tokens=4)
 
 
