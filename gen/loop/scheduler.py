@@ -398,9 +398,7 @@ class Scheduler:
             if taker.ended or job.cancelled or job.error is not None:
                 job.finish()
         if sent.drafted and self._widths is not None:
-            misses = self._widths.misses
-            fewer = 0 if sent.width > 1 else misses // 2
-            self._widths.misses = fewer if 2 * right > len(jobs) else misses + 1
+            self._widths.note(2 * right > len(jobs), wide=sent.width > 1)
 
     def _correct(self, received: Received, jobs: Sequence[tuple[Job, int]]) -> None:
         """Note how many tokens a wide step has made, of those that it might have made."""

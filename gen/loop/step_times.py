@@ -31,11 +31,12 @@ class Costs:
 
     Attributes:
         worth: the tokens of a text that wide steps have made lately, divided by the plain steps that they have taken.
+        misses: how many steps found no right drafts, see `Widths.note`.
     """
 
     def __init__(self, device: torch.device, *, learns: bool = True) -> None:
         self._on_cuda, self._learns = device.type == "cuda", learns
-        self.worth = _WORTH
+        self.worth, self.misses = _WORTH, 0
         self._plain: dict[int, float] = {}  # seconds, by rows
         self._wide: dict[tuple[int, int], float] = {}  # plain steps, by rows and width
         self._marks: deque[tuple[Mark, Mark, int, int]] = deque()  # around steps, and their rows and widths

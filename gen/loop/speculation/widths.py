@@ -35,6 +35,7 @@ _NEW = 0.2  # how much the newest draft counts beside all earlier ones
 _told = WeakKeyDictionary[Model, set[str]]()
 _FEW = 8  # rows, which take little memory
 _LOOKS = 2  # steps in a row that find nothing: after each so many, twice as many steps pass before the next look
+_MISSES = 12  # more are not counted, so that a few right drafts are enough to look often again
 
 
 class Agreement:
@@ -126,7 +127,6 @@ class Widths:
 
     Attributes:
         others_wait: whether other texts wait for rows: then each text that ends sooner saves as much as any other.
-        misses: how many steps found no right drafts. A wide step that finds some begins anew, a plain one halves it.
         widest: the widest step that there may be, except with drafts from a text that was made before.
     """
 
@@ -137,7 +137,7 @@ class Widths:
         self._wider = tuple(width for width in WIDER if width <= widest)
         self.fixed, self._costs = fixed, costs
         self.others_wait = False
-        self.misses = self._rests = 0
+        self._rests = 0
 
     def looks(self, rows: int) -> bool:
         """Whether drafts are looked for before a step of so many rows: more seldom after steps without a right one.
@@ -146,8 +146,14 @@ class Widths:
         if self._rests and not self.fixed:
             self._rests -= 1
             return False
-        self._rests = min(2 ** min(self.misses // _LOOKS, 16) - 1, rows)
+        self._rests = min(2 ** (self._costs.misses // _LOOKS) - 1, rows)
         return True
+
+    def note(self, found: bool, *, wide: bool) -> None:
+        """Learn from a step before which drafts were looked for, whether right ones were found: a wide step that has
+        some begins the count of misses anew, a plain one halves it. Later calls go on from there."""
+        fewer = 0 if wide else self._costs.misses // 2
+        self._costs.misses = fewer if found else min(self._costs.misses + 1, _MISSES)
 
     def narrower(self, width: int) -> int:
         """The next width below this one."""

@@ -174,12 +174,24 @@ def test_after_steps_without_a_right_draft_drafts_are_looked_for_seldom() -> Non
             count += 1
         return count
 
-    found = [passed() for one.misses in (0, 1, 2, 3, 4, 8, 100, 100, 0, 0)]
-    assert found == [0, 0, 0, 1, 1, 3, 8, 8, 8, 0]  # decided by the misses before
-    one.misses = 100
-    assert [passed(rows) for rows in (1, 1, 32, 32)] == [0, 1, 1, 32]  # at most as many steps as rows
+    def miss(times: int) -> None:
+        for _ in range(times):
+            one.note(False, wide=False)
+
+    found = []
+    for times in (0, 1, 1, 1, 1, 4, 100, 1):
+        miss(times)
+        found.append(passed())
+    assert found == [0, 0, 0, 1, 1, 3, 8, 8]  # decided by the misses before
+    assert [passed(rows) for rows in (1, 1, 32, 32)] == [8, 1, 1, 32]  # at most as many steps as rows
+    one = Widths(gen.Speculation(), one._costs, fixed=False)
+    assert [passed(), passed()] == [0, 8]  # a later call goes on from there
+    one.note(True, wide=False)
+    assert [passed(), passed()] == [8, 7]  # a right draft of a plain step halves the misses
+    one.note(True, wide=True)
+    assert [passed(), passed()] == [7, 0]
     one = widths(fixed=True)
-    one.misses = 100
+    miss(100)
     assert passed() == passed() == 0  # all steps are wide
 
 
