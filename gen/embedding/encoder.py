@@ -11,6 +11,7 @@ from torch import Tensor
 from gen.devices import Placement, describe, to_device
 from gen.embedding.sentence_folders import Recipe
 from gen.errors import GenError, ModelError
+from gen.models.rotary import has_two_sets
 from gen.models.transformers.placement import embedding_rows
 from gen.models.transformers.probing import distance, tolerance_of, undisturbed
 from gen.runtime.forking import new_lock
@@ -42,10 +43,11 @@ class Encoder:
         self._refuse_training()
         if model.config.is_encoder_decoder and hasattr(model, "decoder"):
             raise ModelError(f"{name} is an encoder with a decoder; give its encoder alone, as T5EncoderModel.")
-        if "lsh" in getattr(model.config, "attn_layers", ()):
+        if "lsh" in getattr(model.config, "attn_layers", ()) or not getattr(model.config, "use_expectation", True):
             raise ModelError(
-                f"{name} hashes its tokens by numbers that it draws in each forward (attn_layers has 'lsh'), so that a "
-                "text's vector would differ from call to call; take an encoder without them."
+                f"{name} hashes its tokens by numbers that it draws in each forward (attn_layers has 'lsh', or "
+                "use_expectation is False), so that a text's vector would differ from call to call; take an encoder "
+                "without them."
             )
         devices = list(dict.fromkeys(parameter.device for parameter in model.parameters()))
         if len(devices) != 1 or devices[0].type == "meta":
@@ -69,7 +71,7 @@ class Encoder:
         types = zip(empty["input_ids"], empty.get("token_type_ids", ()), strict=False)
         self._types = {token_id: kind for token_id, kind in types if kind}  # XLNet's last special token has type 2
         self._lock = new_lock()
-        self._pad_id: int = tokenizer.pad_token_id or getattr(model.config, "pad_token_id", None) or 0
+        self._pad_id: int = max(0, tokenizer.pad_token_id or getattr(model.config, "pad_token_id", None) or 0)
         longest = self.recipe.max_seq_length or tokenizer.model_max_length
         self.context_length: int = min(_positions(model), longest, sys.maxsize)
         self.hidden_size, self.may_pad = self._probe()
@@ -174,18 +176,21 @@ class Encoder:
             )
         tolerance, _ = tolerance_of(self.hf_model)
         kept = distance(in_batch[0, :4].cpu(), hidden[0].cpu()) <= tolerance
-        return hidden.shape[-1], kept and not _cuts_the_batch(self.hf_model.config)
+        return hidden.shape[-1], kept and not _looks_at_the_width(self.hf_model.config)
 
 
-def _cuts_the_batch(config: Any) -> bool:
-    """Whether attention is within parts of a long batch's width: Reformer's chunks, BigBird's blocks."""
-    return hasattr(config, "lsh_attn_chunk_length") or getattr(config, "attention_type", "") == "block_sparse"
+def _looks_at_the_width(config: Any) -> bool:
+    """Whether a long batch's width counts: attention is within parts of it, Reformer's chunks, or positions have long
+    factors in all of its texts."""
+    return hasattr(config, "lsh_attn_chunk_length") or has_two_sets(config)
 
 
 def _positions(model: "PreTrainedModel") -> int:
     """How many positions the model has for tokens."""
     limit: int = getattr(model.config, "max_position_embeddings", None) or 0
     limit = limit if limit > 0 else sys.maxsize  # some say -1 for none
+    if getattr(model, "attention_type", "") == "block_sparse":  # BigBird, from its first text of fewer tokens on not so
+        limit = min(limit, (5 + 2 * model.config.num_random_blocks) * model.config.block_size)
     table = next((part for name, part in model.named_modules() if name.endswith("position_embeddings")), None)
     offset = getattr(table, "padding_idx", None)  # RoBERTa and models like it count from the id after the padding's
     return limit if offset is None else limit - offset - 1

@@ -201,6 +201,11 @@ def _fix_(module: Any, before: str, layer: str | None, kind: str, context: Conte
         module.config.rope_parameters |= dict.fromkeys(_SCALES, scale)
 
 
+def has_two_sets(config: object) -> bool:
+    """Whether positions are rotated with short or long factors, by the longest text that is read."""
+    return any(_kind(rope) in _TWO_SETS for rope in _ropes(config))
+
+
 def _ropes(config: object) -> list[Mapping[str, Any]]:
     """The parameters of each rotation: one, or one for each kind of layer."""
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}

@@ -158,10 +158,47 @@ def test_texts_of_unequal_lengths_are_not_padded_where_padding_changes_vectors(s
     assert widths == [(1, 5), (2, 4)]
 
 
-def test_an_encoder_that_draws_at_random_in_each_forward_is_refused() -> None:
-    hf_model = tiny_encoder("Reformer", axial_pos_embds=False, attn_layers=["local", "lsh"], is_decoder=False)
-    with pytest.raises(gen.ModelError, match="ReformerModel hashes its tokens by numbers that it draws"):
-        gen.from_transformers_encoder(hf_model, encoder_tokenizer())
+def test_a_short_text_keeps_its_short_factors_beside_a_long_one() -> None:
+    """transformers rotates a whole batch with the long factors if its longest text needs them."""
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "original_max_position_embeddings": 8}
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 3.0, **factors}
+    hf_model, tokenizer = tiny_encoder("NomicBert", rope_parameters=rope), encoder_tokenizer()
+    expected = torch.stack([by_hand(hf_model, tokenizer, text) for text in TEXTS])
+    vectors = gen.embed(gen.from_transformers_encoder(hf_model, tokenizer), TEXTS)
+    torch.testing.assert_close(vectors.double(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes"),
+    [
+        ("Reformer", {"axial_pos_embds": False, "attn_layers": ["local", "lsh"], "is_decoder": False}),
+        ("Yoso", {"use_expectation": False}),
+    ],
+)
+def test_an_encoder_that_draws_at_random_in_each_forward_is_refused(shape: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(gen.ModelError, match=f"{shape}Model hashes its tokens by numbers that it draws"):
+        gen.from_transformers_encoder(tiny_encoder(shape, **changes), encoder_tokenizer())
+
+
+def test_texts_are_as_long_as_bigbird_reads_them_whole() -> None:
+    """A shorter text lets it attend to all tokens from then on: a longer one would depend on what was read before."""
+    hf_model, tokenizer = tiny_encoder("BigBird", block_size=2, num_random_blocks=1), encoder_tokenizer()
+    model = gen.from_transformers_encoder(hf_model, tokenizer)
+    assert model.context_length == 14
+    long = " ".join(["cat", "dog", "moon"] * 4)
+    expected = torch.stack([by_hand(hf_model, tokenizer, text) for text in (long, *TEXTS)])
+    torch.testing.assert_close(gen.embed(model, [long, *TEXTS]).double(), expected, rtol=0, atol=1e-5)
+    with pytest.raises(gen.ArgumentError, match="text 0 has 15 tokens, the encoder's context is 14"):
+        gen.embed(model, [long + " cat"])
+
+
+def test_a_pad_token_of_minus_one_is_none() -> None:
+    tokenizer = encoder_tokenizer()
+    tokenizer.pad_token = None
+    hf_model = tiny_encoder("EuroBert", pad_token_id=-1)
+    expected = torch.stack([by_hand(hf_model, tokenizer, text) for text in TEXTS])
+    vectors = gen.embed(gen.from_transformers_encoder(hf_model, tokenizer), TEXTS)
+    torch.testing.assert_close(vectors.double(), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("limit", [-1, 0])
