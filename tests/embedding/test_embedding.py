@@ -123,6 +123,9 @@ def test_a_text_model_does_not_embed_and_an_encoder_does_not_generate(tmp_path: 
     byte_tokenizer().save_pretrained(tmp_path)
     with pytest.raises(gen.ModelError, match=r"LlamaModel is a text model.*gen.load .*load an encoder such as BERT"):
         gen.load_encoder(tmp_path)
+    experts = tiny_encoder("GraniteMoe", num_local_experts=4, num_experts_per_tok=2)  # sums in another order
+    with pytest.raises(gen.ModelError, match="GraniteMoeModel is a text model"):
+        gen.from_transformers_encoder(experts, encoder_tokenizer())
 
 
 def test_models_that_are_no_encoder_are_refused_with_the_reason(tmp_path: Path) -> None:
