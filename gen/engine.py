@@ -257,8 +257,8 @@ class Engine:
         if self._step_rows % call.step_rows:
             raise ModelError(
                 f"exact=True needs steps of {call.step_rows} rows now, and this engine was made for steps of "
-                f"{self._step_rows}: the model's dtype or torch's threads have changed. Close it, and make another "
-                "engine."
+                f"{self._step_rows}: the model, or torch's threads or settings, have changed. Close it, and make "
+                "another engine."
             )
         check_salt(cache_salt)
         priority = read_whole("priority", priority, minimum=-LARGEST)

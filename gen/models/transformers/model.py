@@ -23,7 +23,7 @@ from gen.models.transformers.placement import embedding_rows, read_placement, ru
 from gen.models.transformers.snapshot import Snapshot
 from gen.models.transformers.training import acts_in_training
 from gen.models.transformers.wrappers import innermost
-from gen.runtime.isolation import matmul_precisions
+from gen.runtime.isolation import settings_of_the_process
 from gen.samplers import Sampler
 from gen.tokens.tokenizers import Tokenizer
 
@@ -78,7 +78,7 @@ class TransformersModel(Model):
         self.takes_flat_masks = bool(getattr(config, "alibi", not self.takes("position_ids")))
         self.attention = self._own_attention()
         self.replay = self._told = False
-        self._step_rows: dict[tuple[object, ...], int] = {}
+        self._step_rows: dict[tuple[object, ...], tuple[Snapshot | None, int]] = {}
         self.vocab_size: int = getattr(model.get_output_embeddings(), "out_features", config.vocab_size)
         self._rotary = Rotary(model, config, context_length, own=own)
         self.context_length: int = self._rotary.context.length
@@ -145,14 +145,14 @@ class TransformersModel(Model):
         return argument in self._forward_arguments
 
     def find_step_rows(self) -> int:
-        """See `gen.models.base.Model.find_step_rows`; found once for each number of threads and
-        dtype."""
+        """See `gen.models.base.Model.find_step_rows`; found once for each number of threads, dtype and settings of
+        torch, and anew when the model has changed."""
         from gen.models.transformers.exactness import find_step_rows
 
-        key = torch.get_num_threads(), matmul_precisions(), self.placement.dtype
-        if key not in self._step_rows:
-            self._step_rows[key] = find_step_rows(self)
-        return self._step_rows[key]
+        key, found = (torch.get_num_threads(), settings_of_the_process(), self.placement.dtype), self.check()
+        if key not in self._step_rows or self._step_rows[key][0] != found:
+            self._step_rows[key] = found, find_step_rows(self)
+        return self._step_rows[key][1]
 
     @cached_property
     def reads_on(self) -> bool:

@@ -1,5 +1,6 @@
 """exact=True: the same bits alone and in any batch; models that cannot promise it are refused with the reason."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -66,6 +67,19 @@ def test_what_cannot_promise_it_is_refused_with_the_reason(shape: str, changes: 
         gen.generate(model, "abc", exact=True)
     with pytest.raises(gen.ModelError, match="exact=True is not possible"):
         gen.Engine(model, exact=True)
+
+
+def test_another_attention_is_refused_when_it_is_chosen_later() -> None:
+    model = gen.from_transformers(tiny_model(), byte_tokenizer())
+    needs_kernels_that_agree(model)
+    with gen.Engine(model, exact=True) as engine:
+        text = gen.generate(model, "abc", exact=True, max_new_tokens=4, seed=1)
+        model.hf_model.set_attn_implementation("eager")
+        for made in (partial(gen.generate, model, exact=True), engine.generate):
+            with pytest.raises(gen.ModelError, match=r"exact=True is not possible with \w+: its attention is trans"):
+                made("abc")
+        model.hf_model.set_attn_implementation("sdpa")
+        assert engine.generate("abc", max_new_tokens=4, seed=1) == text
 
 
 def test_models_of_other_kinds_and_values_that_are_no_bool_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
