@@ -210,7 +210,10 @@ class Tokenizer:
         # No lock, since a long text takes seconds: the settings of a fast tokenizer stay as they are from call to call.
         # verbose=False: a prompt longer than the context is the decode loop's error, not the tokenizer's warning
         encoded = self._tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)
-        token_ids = [int(token_id) for token_id in encoded["input_ids"]]
+        return self.known([int(token_id) for token_id in encoded["input_ids"]])
+
+    def known(self, token_ids: list[int]) -> list[int]:
+        """The same ids; raises an ArgumentError for one that the tokenizer did not have when it was given to gen."""
         if (highest := max(token_ids, default=0)) >= self.vocab_size:
             raise ArgumentError(
                 f"the text has the token {highest}, and the tokenizer had ids up to {self.vocab_size - 1} when you "

@@ -63,6 +63,13 @@ def test_a_text_is_equal_alone_in_other_batches_and_streamed(family: str) -> Non
     assert [group[0] for group in groups] == together
 
 
+def test_a_token_that_was_added_later_is_refused_beside_an_image_too() -> None:
+    model = adapter("llava")
+    model.processor.tokenizer.add_tokens([f"<{number}>" for number in range(9)])
+    with pytest.raises(gen.ArgumentError, match=r"the text has the token 26\d, and .* had ids up to \d+ when you gave"):
+        gen.generate(model, f"{IMAGE['llava']}<8>", images=[picture(0)], max_new_tokens=1)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_beams_equal_transformers_beams(family: str) -> None:
     together: Any = gen.generate(
