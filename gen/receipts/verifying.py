@@ -14,7 +14,9 @@ from itertools import groupby
 from math import inf
 from typing import overload
 
+from gen.arguments import read_whole
 from gen.completions import Receipt
+from gen.errors import ArgumentError
 from gen.loop.jobs import new_job
 from gen.loop.memory import is_out_of_memory
 from gen.loop.options import Options
@@ -57,20 +59,28 @@ def verify(
     Returns:
         A verification, or a list with one for each receipt.
     Raises:
-        ArgumentError: a receipt is not whole, or its tokens are none of this model's; nothing has run.
+        ArgumentError: a receipt is not whole, its tokens are none of this model's, or max_batch_tokens is too little
+            for it; nothing has run.
         ConstraintError: neither engine can enforce an output type here.
     Host sync: one at the end of a block, and some where a token differs. On CUDA output types on the host engine wait
     at each token.
     """
     given = listed("verify", receipts)
     check_model(model)
+    most = None if max_batch_tokens is None else read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
     streams = Streams(model.placement)
     checks = [_begin(model, one, number) for number, one in enumerate(given)]
+    for number, check in enumerate(checks):
+        if most is not None and len(check.tokens) > most:
+            raise ArgumentError(
+                f"max_batch_tokens={most} is too little for receipt {number}, whose {len(check.tokens)} tokens are "
+                "read in one row; give more."
+            )
     drawn = [check for check in checks if not isinstance(check.request.sampler, BeamSearchSampler)]
+    _search_again(model, [check for check in checks if check not in drawn], most)  # refuses what has no room, first
     with streams.current():
-        for batch in _batches(model, drawn, max_batch_tokens):
+        for batch in _batches(model, drawn, most):
             _read(model, batch)
-    _search_again(model, [check for check in checks if check not in drawn], max_batch_tokens)
     found = [_verdict(model, check) for check in checks]
     return found[0] if isinstance(receipts, Receipt) else found
 

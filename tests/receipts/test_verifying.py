@@ -232,6 +232,21 @@ def test_what_is_not_verified(demo: Any) -> None:
     assert gen.verify(demo, []) == []
 
 
+@pytest.mark.parametrize("case", ["greedy", "beams"])
+def test_too_little_room_is_refused_before_a_text_is_read(
+    demo: Any, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output_type, settings = CASES[case]
+    receipts: Any = receipts_of(demo, output_type, **settings)
+    most = max(len(one.prompt_ids) + len(one.token_ids) for one in receipts) * (2 if case == "beams" else 1) + 9
+    assert {one.kind for one in gen.verify(demo, receipts, max_batch_tokens=most)} == {"equal"}
+    monkeypatch.setattr(type(demo), "new_rows", None)
+    with pytest.raises(gen.ArgumentError, match="max_batch_tokens must be a whole number at least 1, got '99'"):
+        gen.verify(demo, receipts, max_batch_tokens="99")  # type: ignore[call-overload]
+    with pytest.raises(gen.ArgumentError, match="max_batch_tokens=9 is too little for receipt 0, whose"):
+        gen.verify(demo, receipts, max_batch_tokens=9)
+
+
 def test_on_a_gpu_the_host_waits_once_a_block(gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     model: Any = short_demo(device=str(gpu))
     monkeypatch.setattr("gen.receipts.blocks._BLOCK", 8)
