@@ -18,6 +18,7 @@ from lm_eval.api.registry import register_model
 
 import gen
 import gen.samplers
+from gen.arguments import read_whole
 from gen.errors import ArgumentError, show
 from gen.models.base import Model
 from gen.models.checks import check_model
@@ -44,7 +45,8 @@ class GenLM(TemplateLM):  # type: ignore[misc]
         batch_size: not used: the harness gives it to every model, but gen decides by the memory.
         max_batch_size: not used, for the same reason.
     Raises:
-        ArgumentError, ModelError: as for `gen.load`.
+        ArgumentError: a number cannot be used, or max_length is more than the model's context; or as for `gen.load`.
+        ModelError: as for `gen.load`.
     """
 
     def __init__(
@@ -61,6 +63,10 @@ class GenLM(TemplateLM):  # type: ignore[misc]
         max_batch_size: int | None = None,
     ) -> None:
         super().__init__()
+        self.max_gen_toks = read_whole("max_gen_toks", max_gen_toks)
+        self._max_batch_tokens = None
+        if max_batch_tokens is not None:
+            self._max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
         own: dict[str, Any] = {"device": device, "dtype": dtype, "device_map": device_map}
         if isinstance(pretrained, str):
             pretrained = gen.load(pretrained, **own, context_length=max_length)
@@ -69,8 +75,9 @@ class GenLM(TemplateLM):  # type: ignore[misc]
         check_model(pretrained)
         self.model = pretrained
         known = self.model.context_length
-        self.max_length = max_length or (known if known < sys.maxsize else _UNBOUNDED)
-        self.max_gen_toks, self._max_batch_tokens = max_gen_toks, max_batch_tokens
+        self.max_length = known if known < sys.maxsize else _UNBOUNDED
+        if max_length is not None:
+            self.max_length = read_whole("max_length", max_length, minimum=2, maximum=known)
 
     @property
     def eot_token_id(self) -> int:

@@ -148,6 +148,15 @@ def test_a_model_that_is_loaded_takes_no_options_of_loading(model: Any) -> None:
         GenLM(model.model, dtype="float16", device_map="auto")
 
 
+def test_numbers_that_the_model_cannot_follow_are_refused() -> None:
+    model = gen.from_transformers(tiny_model(max_position_embeddings=32), byte_tokenizer())
+    assert GenLM(model, max_length=32).max_length == 32
+    wrong: dict[str, Any] = {"max_length": 33, "max_gen_toks": "8", "max_batch_tokens": 0}
+    for name, value in wrong.items():
+        with pytest.raises(gen.ArgumentError, match=f"^{name} must be"):
+            GenLM(model, **{name: value})
+
+
 def test_drawn_texts_are_the_same_at_each_run(model: Any) -> None:
     arguments = {"until": [], "max_gen_toks": 6, "do_sample": True, "temperature": 0.9, "top_k": 20}
     requests = [Instance("generate_until", {}, (text, arguments), 0) for text in ("One day", "Once")]
