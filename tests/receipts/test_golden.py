@@ -84,8 +84,9 @@ def test_a_near_tie_passes_with_a_note(suite: Any, monkeypatch: pytest.MonkeyPat
 
 def test_what_it_could_not_verify_is_not_recorded(tmp_path: Path) -> None:
     golden = Golden(tmp_path / "texts.jsonl", update=True, note=print)
-    with pytest.raises(gen.ArgumentError, match="gen_golden takes no num_return_sequences"):
-        golden(short_demo(), "x", sampler=gen.samplers.beam_search(2), num_return_sequences=2)
+    for given in ({"num_return_sequences": 2}, {"top_logprobs": 1}, {"prompt_logprobs": 1}, {"max_time": 9.0}):
+        with pytest.raises(gen.ArgumentError, match=f"gen_golden takes no {next(iter(given))}"):
+            golden(short_demo(), "x", sampler=gen.samplers.greedy(), **given)
 
 
 def test_the_plugin_is_installed_with_gen() -> None:
