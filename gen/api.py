@@ -178,7 +178,8 @@ def generate(
             prompt has several samples, the seeds of all but the first are derived from the prompt's seed.
         eos_token_id: the token ids that end a text, instead of the model's own; with an empty list no token does.
         chat: whether to give a text to the tokenizer's chat template, as the user's message. Lists of messages always
-            go through the template. If the last message is the assistant's, the text continues it.
+            go through the template, and token ids cannot. If the last message is the assistant's, the text continues
+            it.
         chat_template_kwargs: further arguments of the chat template, such as {"enable_thinking": False}; see
             `apply_chat_template` of transformers. {"tools": [...]} takes the same tools as `gen.tool_calls`.
         thinking: how much a model thinks before it answers a chat, where the chat template marks thoughts. None lets

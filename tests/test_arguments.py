@@ -260,7 +260,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"chat": "no"}, "chat must be True or False, got 'no'"),
     ({"chat": True}, "this tokenizer has no chat template"),
     ({"prompt": ["x"], "chat_template_kwargs": {"x": 1}}, "are for chats, and prompt 0 is none; give chat=True"),
-    ({"prompt": [65], "chat": True, "chat_template_kwargs": {"x": 1}}, "are for chats, and prompt 0 is none"),
+    ({"prompt": [65], "chat": True}, "chat=True puts texts into the chat template, and prompt 0 is token ids; give"),
     ({"chat": True, "chat_template_kwargs": ["x"]}, r"chat_template_kwargs must be a mapping of names, .* got \['x'\]"),
     ({"details": "tensor"}, 'details must be True, False or "tensors", got'),
     ({"num_return_sequences": 1.5}, "num_return_sequences must be a whole number at least 1"),

@@ -109,7 +109,7 @@ def read_call(
     for name in ("chat", "describe"):
         check_flag(name, getattr(settings, name))
     if settings.chat:
-        prompts = as_chats(model, prompts, images)
+        prompts = as_chats(model, prompts, images, failed)
     if settings.describe:
         for number, each in enumerate(zip(prompts, types, strict=True)):
             with kept_in(failed, number):

@@ -6,7 +6,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from gen.arguments import Array, as_lists, check_text, is_whole, read_token_ids
-from gen.errors import ArgumentError, ContextError, in_python, setting, show
+from gen.errors import ArgumentError, ContextError, GenError, in_python, kept_in, setting, show
 from gen.models.base import Model
 from gen.requests.chats import chat_text
 from gen.requests.images import Illustrated, take_images
@@ -63,12 +63,27 @@ def begun_message(prompt: Prompt, template_kwargs: Mapping[str, object] | None) 
 
 
 def as_chats(
-    model: Model, prompts: Sequence[Prompt], images: Sequence[Sequence["Image"]] | None = None
+    model: Model,
+    prompts: Sequence[Prompt],
+    images: Sequence[Sequence["Image"]] | None = None,
+    failed: dict[int, GenError] | None = None,
 ) -> list[Prompt]:
     """The prompts of a call with chat=True: each text becomes the user's message, behind the images that come with it.
 
     Equal objects stay equal, so that they are encoded once.
+
+    Args:
+        failed: receives the errors of single prompts; None raises the first error.
+    Raises:
+        ArgumentError: a prompt is token ids, which no template takes.
     """
+    for number, one in enumerate(prompts):
+        with kept_in(failed, number):
+            if _is_list(one) and any(map(is_whole, one)):
+                raise ArgumentError(
+                    f"chat=True puts texts into the chat template, and prompt {number} is token ids; give it as a text "
+                    "or as a list of messages, or leave chat out."
+                )
 
     def chat(prompt: Prompt, count: int) -> Prompt:
         if not isinstance(prompt, str):

@@ -205,7 +205,9 @@ def classify(
     if not isinstance(normalise, str) or normalise not in ("none", "tokens"):
         raise ArgumentError(f'normalise must be "none" or "tokens", got {show(normalise)}')
     values, texts = _read_options(options)
-    given, batch = _read_prompts(model, prompt, chat=chat)
+    failed: dict[int, GenError] = {}
+    kept = failed if isinstance(errors, str) and errors == "return" else None
+    given, batch = _read_prompts(model, prompt, chat=chat, failed=kept)
     scorer = Scorer(model, max_batch_tokens=max_batch_tokens)
     if not isinstance(errors, str) or errors not in (("raise", "return") if batch else ("raise",)):
         raise ArgumentError(f'errors must be "raise", or "return" for a list of prompts, got {show(errors)}')
@@ -219,8 +221,6 @@ def classify(
             "sampler and seed are those of a thought, and none is asked for: the options' probabilities are the "
             "model's own, and nothing is drawn. Leave them out, or give thinking=True or the most tokens of a thought."
         )
-    failed: dict[int, GenError] = {}
-    kept = failed if errors == "return" else None
     thoughts: dict[int, list[int]] = {}
     if any(thinks):
         settings = Settings(
@@ -343,12 +343,14 @@ def _thought_about(
     return found
 
 
-def _read_prompts(model: Model, prompts: Prompt | Prompts[AnyPrompt], *, chat: bool) -> tuple[list[Prompt], bool]:
-    """The prompts, and whether they came as a list; checks the model too."""
+def _read_prompts(
+    model: Model, prompts: Prompt | Prompts[AnyPrompt], *, chat: bool, failed: dict[int, GenError] | None = None
+) -> tuple[list[Prompt], bool]:
+    """The prompts, and whether they came as a list; checks the model too. `failed` is as for `as_chats`."""
     check_model(model)
     check_flag("chat", chat)
     given, batch = split_prompts(prompts)
-    return as_chats(model, given) if chat else given, batch
+    return as_chats(model, given, failed=failed) if chat else given, batch
 
 
 def _read_continuations(prompts: int, given: Any) -> list[Any]:

@@ -255,6 +255,8 @@ def test_a_prompt_that_cannot_be_read_has_its_error_and_the_others_go_on() -> No
     assert isinstance(found[1], gen.ArgumentError)
     assert [found[0], found[2]] == gen.classify(model, ["ab", "c"], ["d", "e"])
     assert all(isinstance(one, gen.GenError) for one in gen.classify(model, prompts[1:2], ["d"], errors="return"))
+    chats: Any = ["ab", [97, 98]]
+    assert "prompt 1 is token ids" in str(gen.classify(model, chats, ["d"], chat=True, errors="return")[1])
     with pytest.raises(gen.ArgumentError, match="tokens"):
         gen.classify(model, prompts, ["d", "e"])
     with pytest.raises(gen.ArgumentError, match='errors must be "raise", or "return" for a list'):
