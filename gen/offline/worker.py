@@ -9,7 +9,6 @@ each answer on stdout; output that libraries print goes to stderr.
 
 import json
 import os
-import signal
 import socket
 import sys
 import time
@@ -239,7 +238,6 @@ def schema_of_type(output_type: Any) -> Any:
 
 def main() -> None:
     """Answer until stdin ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     asked: SimpleQueue[dict[str, Any]] = SimpleQueue()

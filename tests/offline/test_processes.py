@@ -119,6 +119,16 @@ exec "{sys.executable}" -c "import json; print(json.dumps(dict(order=[*set('abcd
     assert orders[1:] == orders[:1] * 2
 
 
+def test_ctrl_c_does_not_reach_a_worker_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nkill -INT $$\nread -r asked\necho '{}'\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    worker = WorkerProcess()
+    assert worker.ask() == {}
+    worker.end()
+
+
 @pytest.mark.slow
 def test_workers_and_drivers_that_are_killed_cost_nothing(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"prompt": "Describe Ada as JSON.\n", "id": f"row {number}"} for number in range(5)]

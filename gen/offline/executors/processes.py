@@ -77,13 +77,17 @@ class WorkerProcess:
     def __init__(self) -> None:
         own = [folder or os.getcwd() for folder in sys.path]  # what the driver can import
         path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), *own]))
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "gen.offline.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **cpu_threads.variables(None), **ENVIRONMENT, "PYTHONPATH": path},
-            encoding="utf-8",
-        )
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C is for the driver, from the start
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "gen.offline.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, **cpu_threads.variables(None), **ENVIRONMENT, "PYTHONPATH": path},
+                encoding="utf-8",
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def ask(self, **asked: Any) -> Answer:
         line = ""
