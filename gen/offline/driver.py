@@ -175,12 +175,12 @@ class Driver:
         """The parts that are to be run: how many rows each has, by its number."""
         done = done_parts(self.folder, manifest)
         if retry_failed:
-            done = {number for number in done if not read_meta(self.folder, number)["failed"]}
+            done = {number for number in done if not read_meta(self.folder, manifest, number)["failed"]}
         return {number: part[-1] for number, part in enumerate(manifest.parts) if number not in done}
 
     def _run_open(self, manifest: Manifest, digest: str, open_parts: dict[int, int]) -> None:
         made = {*range(len(manifest.parts))} - {*open_parts}
-        counts = counts_in(self.folder, made)
+        counts = counts_in(self.folder, manifest, made)
 
         def done(device: str, counts: Mapping[str, int]) -> None:
             progress.add(device, counts["rows"], counts["failed"], counts["tokens"])
@@ -203,4 +203,4 @@ class Driver:
     def _report(self, manifest: Manifest) -> Report:
         made = range(len(manifest.parts))
         paths = [part_path(self.folder, number) for number in made]
-        return counts_in(self.folder, made) | {"seconds": time.monotonic() - self._began, "parts": paths}
+        return counts_in(self.folder, manifest, made) | {"seconds": time.monotonic() - self._began, "parts": paths}

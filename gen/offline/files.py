@@ -97,7 +97,7 @@ def locked(folder: Path) -> Iterator[None]:
         GenError: another driver has it, or the file system has no locks.
         OSError: the folder cannot be written to.
     """
-    with FileIO(folder / _LOCK, "a+") as file:
+    with FileIO(str(folder / _LOCK), "a+") as file:  # errors name it as it is
         try:
             tries = 1
             while not _lock(file, fcntl.LOCK_EX):

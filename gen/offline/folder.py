@@ -119,12 +119,21 @@ def write_part(folder: Path, number: int, results: Sequence[Result], meta: Resul
     write_aside(meta_path(folder, number), as_line(counts_of(results) | meta))
 
 
-def read_part(folder: Path, number: int) -> list[Result]:
+def part_bytes(folder: Path, manifest: Manifest, number: int) -> bytes:
+    """The lines of a part. Raises a GenError if it has not one for each row, as after a copy that has failed."""
+    path, count = part_path(folder, number), manifest.parts[number][-1]
+    data = path.read_bytes()
+    if (lines := data.count(b"\n")) != count:
+        raise GenError(f"{path} has {lines} of its {count} results; remove it, and run the job again.")
+    return data
+
+
+def read_part(folder: Path, manifest: Manifest, number: int) -> list[Result]:
     """A part's results."""
-    return [json.loads(line) for line in part_path(folder, number).read_bytes().splitlines()]
+    return [json.loads(line) for line in part_bytes(folder, manifest, number).splitlines()]
 
 
-def read_meta(folder: Path, number: int) -> Result:
+def read_meta(folder: Path, manifest: Manifest, number: int) -> Result:
     """The facts in the file beside a part, or, if a kill has left none, what the part itself says."""
     try:
         read: Result = json.loads(meta_path(folder, number).read_text(encoding="utf-8"))
@@ -132,14 +141,14 @@ def read_meta(folder: Path, number: int) -> Result:
             return read
     except (FileNotFoundError, ValueError):
         pass
-    return counts_of(read_part(folder, number))
+    return counts_of(read_part(folder, manifest, number))
 
 
-def counts_in(folder: Path, numbers: Iterable[int]) -> Result:
+def counts_in(folder: Path, manifest: Manifest, numbers: Iterable[int]) -> Result:
     """What `counts_of` says of some parts together."""
     counts = counts_of([])
     for number in numbers:
-        meta = read_meta(folder, number)
+        meta = read_meta(folder, manifest, number)
         for name in counts:
             counts[name] += meta[name]
     return counts

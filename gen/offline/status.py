@@ -8,7 +8,8 @@ from typing import Any
 
 from gen.errors import GenError, show_path
 from gen.offline.files import held_by, written_aside
-from gen.offline.folder import NAME, Manifest, counts_in, done_parts, part_path, read_manifest, read_part
+from gen.offline.folder import NAME, Manifest, counts_in, done_parts, part_bytes, read_manifest, read_part
+from gen.offline.inputs import digests
 from gen.offline.records import import_parquet
 
 
@@ -16,7 +17,7 @@ def status(folder: Path) -> dict[str, Any]:
     """How many parts and rows are done, and which driver works on the job; None if no driver does."""
     manifest = _read(folder)
     done = done_parts(folder, manifest)
-    counts = counts_in(folder, done)
+    counts = counts_in(folder, manifest, done)
     return {
         "parts": f"{len(done)} of {len(manifest.parts)}",
         "rows": f"{counts['rows']} of {manifest.rows}",
@@ -34,8 +35,8 @@ def merge(folder: Path, path: Path, *, incomplete: bool = False) -> None:
         incomplete: also where parts are missing.
     Raises:
         ArgumentError: pyarrow is not installed.
-        GenError: the job is not done, the file's name asks for no such format, or is that of a file of the job, or
-            of one of its inputs.
+        GenError: the job is not done, a part has lost results, the file's name asks for no such format, or the file
+            is one of the job's, or one of its inputs.
         OSError: it cannot be written.
     """
     manifest, path = _read(folder), path.resolve()  # what a link leads to is written, and not the link
@@ -45,7 +46,7 @@ def merge(folder: Path, path: Path, *, incomplete: bool = False) -> None:
         raise GenError(f"give a file *.jsonl or *.parquet, got {show_path(path)}")
     if path.parent == folder.resolve() and path.name.startswith(("part-", "manifest.")):
         raise GenError(f"{show_path(path)} is a file of the job itself; give another name.")
-    if path in {Path(one["name"]).resolve() for one in manifest.inputs}:
+    if _is_input(path, manifest):
         raise GenError(f"{show_path(path)} is an input of the job; give another name.")
     if missing and not incomplete:
         raise GenError(
@@ -57,7 +58,17 @@ def merge(folder: Path, path: Path, *, incomplete: bool = False) -> None:
         return
     with written_aside(path) as aside, aside.open("wb") as file:
         for number in done:
-            file.write(part_path(folder, number).read_bytes())
+            file.write(part_bytes(folder, manifest, number))
+
+
+def _is_input(path: Path, manifest: Manifest) -> bool:
+    """Whether a file has the name of an input, or its bytes: the name may be of the folder in which the job was run."""
+    if path in {Path(one["name"]).resolve() for one in manifest.inputs}:
+        return True
+    if not path.is_file() or path.stat().st_size not in {one.get("size") for one in manifest.inputs}:
+        return False
+    [found] = digests([str(path)])
+    return any({**one, "name": found["name"]} == found for one in manifest.inputs)
 
 
 def _read(folder: Path) -> Manifest:
@@ -87,7 +98,7 @@ def write_parquet(path: Path, manifest: Manifest, folder: Path, numbers: Sequenc
     value = _type_of(manifest.schema)
     kinds: dict[str, str | None] = {}
     for number in numbers:
-        for result in read_part(folder, number):
+        for result in read_part(folder, manifest, number):
             if "custom_id" in result:
                 raise GenError("answers in OpenAI's format are JSON lines; give a file *.jsonl.")
             made = result.get("values") or [result.get("value")]
@@ -104,7 +115,7 @@ def write_parquet(path: Path, manifest: Manifest, folder: Path, numbers: Sequenc
     schema = pyarrow.schema(known | types)
     with written_aside(path) as aside, parquet.ParquetWriter(aside, schema) as writer:
         for number in numbers:
-            rows = [_row(result, more, as_json=value is None) for result in read_part(folder, number)]
+            rows = [_row(result, more, as_json=value is None) for result in read_part(folder, manifest, number)]
             writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
 
 

@@ -149,6 +149,9 @@ def test_what_is_there_can_be_merged_and_other_files_are_refused(tmp_path: Path)
             merge(tmp_path / "out", tmp_path / "link" / name, incomplete=True)
     with pytest.raises(gen.GenError, match="is an input of the job; give another name"):
         merge(tmp_path / "out", source, incomplete=True)
+    (tmp_path / "elsewhere.jsonl").write_bytes(source.read_bytes())  # its name is one of another folder
+    with pytest.raises(gen.GenError, match="is an input of the job; give another name"):
+        merge(tmp_path / "out", tmp_path / "elsewhere.jsonl", incomplete=True)
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "all.jsonl")
     (tmp_path / "all.jsonl").write_text("old")
     merge(tmp_path / "out", tmp_path / "link.jsonl", incomplete=True)

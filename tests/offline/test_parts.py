@@ -67,7 +67,7 @@ def test_a_part_that_is_made_again_has_its_own_facts_after_a_kill_at_any_place(
             results = read_parts([part_path(tmp_path, 0)])
             counted = {"rows": 2, "failed": sum(one.get("error") is not None for one in results)}
             counted["tokens"] = sum(one.get("tokens") or 0 for one in results)
-            found = read_meta(tmp_path, 0)
+            found = read_meta(tmp_path, manifest, 0)
             assert {name: found[name] for name in counted} == counted
             assert counted["failed"] == (after is FAILED) or not ended
         else:
@@ -95,6 +95,21 @@ def test_a_part_of_rows_that_the_folder_has_lost_is_not_made(tmp_path: Path) -> 
         part.unlink()
         with pytest.raises(gen.GenError, match="has lost rows of part"):
             gen.run_batch(source, tmp_path / "out", **arguments)
+
+
+@pytest.mark.usefixtures("workers_here")
+@pytest.mark.parametrize("left", [b"", b'{"id": "a.jsonl:1"}\n', b'{"id": "a.jsonl:1"}\n{"id": "a.js'])
+@pytest.mark.parametrize("name", ["all.jsonl", "all.parquet"])
+def test_a_part_that_has_lost_results_is_not_merged(left: bytes, name: str, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "a.jsonl", [{"prompt": "x"}, {"prompt": "y"}])
+    report = gen.run_batch(source, tmp_path / "out", model="demo", max_new_tokens=2, progress=False)
+    [part] = report.parts
+    part.write_bytes(left)
+    with pytest.raises(gen.GenError, match=r"part-00000.jsonl has [01] of its 2 results; remove it"):
+        report.merge(tmp_path / name)
+    part.with_name("part-00000.meta.json").unlink()
+    with pytest.raises(gen.GenError, match="remove it"):
+        status(tmp_path / "out")
 
 
 @pytest.mark.usefixtures("workers_here")
