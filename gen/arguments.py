@@ -1,14 +1,18 @@
-"""Reads and checks arguments: whole numbers of any library, arrays as lists, token ids, texts, flags."""
+"""Reads and checks arguments: whole numbers of any library, arrays as lists, token ids, texts, flags.
+
+It imports no torch, since servers and jobs check their settings before they load it.
+"""
 
 import math
 import operator
+import sys
 from collections.abc import Sequence, Set
-from typing import Any, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from gen.errors import ArgumentError, in_words, setting, show
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LARGEST = 2**63 - 1  # the largest int64
 
@@ -57,7 +61,7 @@ def as_lists(value: object) -> Any:
         return value
     if isinstance(value, str | bytes | type) or (not is_whole(value) and not hasattr(value, "tolist")):
         return value
-    if is_whole(value) and not isinstance(value, Tensor):
+    if is_whole(value) and not _is_tensor(value):
         return operator.index(value)  # type: ignore[arg-type]
     if not _of_whole_numbers(value):
         return value
@@ -116,7 +120,11 @@ def check_flag(name: str, value: object) -> None:
         raise ArgumentError(f"{setting(name)} must be True or False, got {show(value)}")
 
 
+def _is_tensor(value: object) -> "TypeGuard[Tensor]":
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))  # without torch there are no tensors
+
+
 def _of_whole_numbers(array: Any) -> bool:
-    if isinstance(array, Tensor):
-        return not (array.is_floating_point() or array.is_complex() or array.dtype == torch.bool)
+    if _is_tensor(array):
+        return not (array.is_floating_point() or array.is_complex() or array.dtype == sys.modules["torch"].bool)
     return getattr(getattr(array, "dtype", None), "kind", None) in ("i", "u")

@@ -79,7 +79,11 @@ def serve_command(
         "Server", "Answer only clients with a key of FILE, in TOML: [keys.NAME], key, most_running.", "FILE"
     ),
     metrics_port: int | None = option(
-        "Server", "Serve /metrics without a key on this port. If you give none: it needs a key.", "PORT", min=0
+        "Server",
+        "Serve /metrics without a key on this port. If you give none: it needs a key.",
+        "PORT",
+        min=0,
+        max=65535,
     ),
     otel: bool = flag("Server", "Send a span for each request to OTEL_EXPORTER_OTLP_ENDPOINT.", "--otel"),
     log_format: Literal["text", "json"] = option("Server", "How a line of the log is written.", None, default="text"),
@@ -103,6 +107,7 @@ def serve_command(
         from gen.server.accounts import LOG, write_logs
         from gen.server.keys import check_key, read_keys
         from gen.server.process import Process, listen
+        from gen.server.settings import Settings, name_of
 
         if otel:
             from gen.server.tracing import tracer_of_environment
@@ -121,6 +126,11 @@ def serve_command(
     keys = [] if api_keys is None else read_keys(api_keys)
     write_logs(log_format, log_level.upper())
     template = None if chat_template is None else _read(chat_template)
+    names = name or [name_of(model)]
+    given = {"names": names, "api_key": key, "keys": keys, "cors_origins": cors_origin or [], **vars(serving)}
+    Settings(**given)  # what cannot be used is told before the model loads
+    if metrics_port is not None:
+        listen(host, metrics_port).close()
     listening = listen(host, port)
     at = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
     if key is None and not keys and not _is_loopback(host):
@@ -131,33 +141,24 @@ def serve_command(
         from prometheus_client import start_http_server
 
         import gen
-        from gen.server.settings import name_of
 
         loaded = loading.load_model(model, device, device_map=device_map)
         if template is not None:
             loaded.tokenizer.use_chat_template(template)
         encoder = None if embedder is None else gen.load_encoder(embedder, device=device)
         engine = gen.Engine(loaded, speculate=read_speculate(speculate), **vars(running))
-        names = name or [name_of(model)]
         app = gen.server.app(
             engine,
-            names=names,
             embedder=encoder,
             embedder_names=[] if embedder is None else [name_of(embedder)],
-            api_key=key,
-            keys=keys,
             tracer=tracer_of_environment() if otel else None,
-            cors_origins=cors_origin or [],
-            **vars(serving),
+            **given,
         )
         app.state.served.compiling.begin()
         gc.collect()
         gc.freeze()  # these objects stay for good; without this every full collection would look through them
         if metrics_port is not None:
-            try:
-                metrics, _ = start_http_server(metrics_port, host, app.state.metrics.registry)
-            except OSError as error:
-                raise GenError(f"cannot listen on {host}:{metrics_port}, for metrics: {error}") from error
+            metrics, _ = start_http_server(metrics_port, host, app.state.metrics.registry)
             LOG.info("serves metrics on port %d.", metrics.server_port)
         told = ", ".join(f"{size / 1e6:.0f} MB for {what}" for what, size in app.state.served.memory().items())
         LOG.info("serves %s on %s, from %s; memory is at most %s.", ", ".join(names), at, loaded.placement, told)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from gen.arguments import LARGEST
 from gen.errors import ArgumentError, GenError, check_number, show, show_path
 from gen.offline.described import as_json, describe_sampler, describe_speculate, describe_type
 from gen.offline.driver import Driver
 from gen.offline.executors.processes import Processes
 from gen.offline.executors.ray_actors import RayActors
-from gen.offline.rows import LARGEST, check_template
+from gen.offline.rows import check_template
 from gen.offline.status import merge
 
 if TYPE_CHECKING:

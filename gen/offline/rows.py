@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, fields
 from string import Formatter
 from typing import Any
 
+from gen.arguments import LARGEST
 from gen.errors import ArgumentError, show
 from gen.offline.records import Record, plain
 
 URL = "/v1/chat/completions"
 _JSON = json.JSONEncoder(ensure_ascii=False)  # json.dumps makes one for each call
 _OWN = ("id", "prompt", "messages", "seed", "max_new_tokens")
-LARGEST = 2**63 - 1  # of int64, as in gen.arguments, which imports torch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,9 +46,10 @@ def check_key(key: object) -> None:
 def read_keys(path: Path) -> list[Key]:
     """The keys in a TOML file: `[keys.NAME]`, with `key` and perhaps `most_running`."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8")).get("keys")
-        if not isinstance(tables, dict) or not tables:
-            raise ArgumentError("it has no table [keys.NAME].")
+        read = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows puts a byte order mark before UTF-8
+        tables = read.get("keys")
+        if not isinstance(tables, dict) or not tables or len(read) > 1:
+            raise ArgumentError("it must have tables [keys.NAME], and nothing else.")
         return [read_key(name, table) for name, table in tables.items()]
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ArgumentError) as error:
         raise GenError(f"the keys in {show_path(path)} cannot be used: {error}") from error
@@ -56,10 +57,10 @@ def read_keys(path: Path) -> list[Key]:
 
 def read_key(name: str, table: Any) -> Key:
     """The key of a table, with what is allowed to it."""
-    if not isinstance(table, dict) or not {"key"} <= table.keys() <= {"key", "most_running"}:
-        raise ArgumentError(
-            f"[keys.{name}] must have a key, and may have most_running, and has {show(table and [*table])}"
-        )
+    named = [*table] if isinstance(table, dict) else None  # what is no table may be the key itself
+    if named is None or not {"key"} <= {*named} <= {"key", "most_running"}:
+        has = "is no table" if named is None else f"has {show(named)}"
+        raise ArgumentError(f"[keys.{name}] must have a key, and may have most_running, and {has}")
     try:
         return Key(name=name, **table)
     except ArgumentError as error:
@@ -72,9 +73,6 @@ class Keys:
     def __init__(self, keys: Iterable[Key]) -> None:
         self._keys = tuple(keys)
         self._running = Counter[str]()
-        for what in ("name", "key"):
-            if len({getattr(one, what) for one in self._keys}) < len(self._keys):
-                raise ArgumentError(f"two keys have the same {what}.")
 
     def begin(self, headers: Mapping[str, str]) -> str | None:
         """Count a request as under way that has a key as `Authorization: Bearer KEY` or `x-api-key: KEY`.

@@ -5,6 +5,7 @@ lacks, whose parser waits for ever for the rest of a head, and keeps any number 
 """
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -20,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gen.errors import GenError
 from gen.server.accounts import LOG
+from gen.server.errors import ApiError, in_anthropic_form, in_openai_form
 
 if TYPE_CHECKING:
     from gen.engine import Engine
@@ -31,9 +33,7 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close
 _BACKLOG = 2048
 _TICK = 0.1  # seconds
 _LAST = 2  # seconds to write the last answers
-_LOADING = (
-    b'{"error":{"message":"the model is loading; ask again.","type":"server_error","param":null,"code":"loading"}}'
-)
+_LOADING = ApiError(503, "the model is loading; ask again.", code="loading")
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -114,8 +114,9 @@ class Process:
             await send({"type": "http.response.body", "body": b'{"status":"loading"}'})
         elif scope["type"] == "http":
             headers = [(b"content-type", b"application/json"), (b"retry-after", b"5")]
-            await send({"type": "http.response.start", "status": 503, "headers": headers})
-            await send({"type": "http.response.body", "body": _LOADING})
+            form = in_anthropic_form if scope["path"].startswith("/v1/messages") else in_openai_form
+            await send({"type": "http.response.start", "status": _LOADING.status, "headers": headers})
+            await send({"type": "http.response.body", "body": json.dumps(form(_LOADING)).encode()})
 
     def _look(self) -> None:
         """End the process if the engine has failed, so that a supervisor starts it again."""

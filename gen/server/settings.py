@@ -68,6 +68,9 @@ class Settings:
             raise ArgumentError("names must have at least one name.")
         own = () if self.api_key is None else (Key(key=self.api_key),)
         object.__setattr__(self, "keys", (*own, *self.keys))
+        for what in ("name", "key"):
+            if len({getattr(one, what) for one in self.keys}) < len(self.keys):
+                raise ArgumentError(f"two keys have the same {what}.")
         if self.max_new_tokens is not None:
             read_whole("max_new_tokens", self.max_new_tokens, minimum=1)
         read_whole("max_prompts", self.max_prompts, minimum=1)

@@ -125,10 +125,13 @@ def test_keys_have_names_and_limits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("", "no table"),
-        ("[keys]", "no table"),
-        ("keys = 1", "no table"),
+        ("", "must have tables"),
+        ("[keys]", "must have tables"),
+        ("keys = 1", "must have tables"),
+        ('[keys.a]\nkey = "x"\n[key.b]\nkey = "y"', "and nothing else"),
         ("[keys.a]", "must have a key"),
+        ('[keys]\na = "sesame"', "is no table$"),
+        ('[[keys.a]]\nkey = "sesame"', "is no table$"),
         ('[keys.a]\nkey = "x"\nmost = 1', "must have a key"),
         ("[keys.a]\nkey = 1", "must be a text"),
         ('[keys.a]\nkey = "é"', "printable ASCII"),
@@ -160,9 +163,16 @@ def test_a_server_that_ends_is_alive_and_not_ready(engine: gen.Engine) -> None:
     assert client.get("/health/ready").json == {"status": "draining"}
 
 
+def test_a_file_of_keys_may_begin_with_the_mark_of_windows(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_bytes(b'\xef\xbb\xbf[keys.a]\r\nkey = "x"\r\n')
+    assert read_keys(file) == [Key(name="a", key="x")]
+
+
 def test_a_server_that_loads_is_alive_and_not_ready() -> None:
     process = Process(lambda: pytest.fail("nothing loads here"), shutdown_timeout=1)
     client = Client(process._answer)
+    assert client.post("/v1/messages", {}).json["error"]["type"] == "overloaded_error"
     assert [client.get(path).status for path in ("/health/live", "/health/ready", "/health")] == [200, 503, 503]
 
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,10 +27,11 @@ from tests.server.client import Client
 
 LOADING = """
 import signal, sys, threading
+import gen.cli.commands
 from gen.server.process import Process, listen
 listening = listen("127.0.0.1", 0)
 def load():
-    print("loading", flush=True)
+    print("torch" in sys.modules, flush=True)
     threading.Event().wait()
 code = Process(load, shutdown_timeout=1).run(listening)
 """
@@ -203,9 +205,8 @@ def test_a_loop_that_fails_ends_it_with_1(caplog: pytest.LogCaptureFixture) -> N
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_while_it_loads_ends_it_at_once_and_nothing_waits_for_torch(number: signal.Signals, code: int) -> None:
-    program = [sys.executable, "-c", LOADING + "assert 'torch' not in sys.modules"]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline() == "loading\n"
+    with subprocess.Popen([sys.executable, "-c", LOADING], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "False\n"
         process.send_signal(number)
         assert process.wait(60) == code
 
@@ -226,6 +227,20 @@ def test_what_cannot_begin_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("GEN_API_KEY", "")
     assert "not empty" in str(CliRunner().invoke(app, ["serve", "demo"]).exception)
     listening.close()
+
+
+def test_what_cannot_be_used_is_told_before_the_model_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Process, "run", lambda self, listening: pytest.fail("it loads"))
+    keys, taken = tmp_path / "keys.toml", listen("127.0.0.1", 0)
+    keys.write_text('[keys.a]\nkey = "x"\n[keys.b]\nkey = "x"\n')
+    for arguments, said in [
+        (["--api-keys", str(keys)], "two keys have the same key"),
+        (["--name", ""], "names must be a list of names"),
+        (["--metrics-port", str(taken.getsockname()[1])], "cannot listen on 127.0.0.1:"),
+    ]:
+        result = CliRunner().invoke(app, ["serve", "demo", "--port", "0", *arguments])
+        assert isinstance(result.exception, gen.GenError) and said in str(result.exception)
+    taken.close()
 
 
 @pytest.mark.parametrize(
@@ -257,7 +272,7 @@ def test_metrics_have_a_port_of_their_own_without_a_key(
                 connection.request("GET", "/metrics")
                 with connection.getresponse() as answer:
                     answers.append((answer.status, answer.read().decode()))
-            with pytest.raises(gen.GenError, match=f"cannot listen on 127.0.0.1:{port}, for metrics"):
+            with pytest.raises(gen.GenError, match=f"cannot listen on 127.0.0.1:{port}: "):
                 CliRunner().invoke(app, [*command[:-1], port], catch_exceptions=False)
         return 0
 
