@@ -38,14 +38,14 @@ SCHEMAS: dict[str, list[Case]] = {
         ({"type": "integer", "multipleOf": 997}, ["997000"], ["997" + "0" * 16]),
     ],
     "whole numbers": [({"type": "integer"}, ["4"], ["4.0"]), ({"enum": [4.0, 2]}, ["4.0", "2"], ["4", "2.0"])],
-    "properties that are not listed, and that `not` or `oneOf` ask for": [
+    "unlisted properties that `not` or `oneOf` ask for": [
         (
             {"type": "object", "not": {"patternProperties": {"^a": {"type": "string"}}}},
             ['{"b": 1, "a": 1}'],
             ['{"a": 1, "b": 1}', '{"b": 1}'],
         ),
     ],
-    "`minProperties` where names are not listed": [
+    "`minProperties` of unlisted names": [
         ({"type": "object", "minProperties": 2}, ['{"a": 1, "b": 2}', '{"xa": 1, "xb": 2}'], ['{"xa": 1, "ya": 2}']),
         ({"type": "object", "minProperties": 4}, ['{"a": 1, "b": 2, "c": 3, "d": 4}'], ['{"a": 1, "g": 2, "c": 3}']),
     ],
@@ -82,16 +82,17 @@ FORMATS: dict[str, list[str]] = {
     "time": ["23:59:60Z", "12:00:00z", "12:00:00.0123456789Z"],
     "date-time": ["0000-01-01T12:00:00Z", "2024-01-01t12:00:00Z"],
     "duration": ["P1234567890D"],
-    "email": ['"a b"@c.de', "a@[1.1.1.1]", "a/b@c.de", "a" * 60 + "@c.de", "ä@c.de"],
+    "email": ['"a b"@c.de', "a@[1.1.1.1]", "a/b@c.de", "a" * 60 + "@c.de", "ä@c.de", "a@localhost"],
     "idn-email": ["ä@c.de"],
-    "hostname": [".".join(["abc"] * 16) + "d", "xn--abc"],
+    "hostname": [".".join(["abc"] * 16) + "d", "xn--abc", "ab--cd"],
     "idn-hostname": ["bücher.de"],
     "ipv6": ["::ffff:1.1.1.1", "fe80::1%eth0"],
-    "uri": ["http://bücher.de", "http://[::1]/", "http://a.b:12345", "http:///a"],
+    "uri": ["http://bücher.de", "http://[::1]/", "http://a.b:12345", "http:///a", "http://a_b.c"],
     "iri": ["http://bücher.de"],
     "uri-template": ["http://a.b/{c}"],
-    "regex": ["(a(b(c)))", "(?=a)"],
+    "regex": ["(a(b(c)))", "(?=a)", "a{2,3}"],
     "json-pointer": [],
+    "relative-json-pointer": ["0+1", "1234567890"],
     "ipv4": [],
     "uuid": [],
 }
@@ -105,7 +106,6 @@ def rows(header: str) -> Iterator[str]:
 
 
 def test_each_line_of_the_tables_has_a_case() -> None:
-    assert [*rows("what | `gen`")] == [row for row in rows("what | `gen`") if row in SCHEMAS.keys() | REFUSED.keys()]
     assert {*rows("what | `gen`")} == SCHEMAS.keys() | REFUSED.keys()
     named = {name for row in rows("format | what it leaves out") for name in re.findall("`([a-z0-9-]+)`", row)}
     assert named == FORMATS.keys()
