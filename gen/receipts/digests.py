@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from gen.models.base import Model
 from gen.models.transformers.packed_weight import PackedWeight
+from gen.models.transformers.snapshot import place_of
 from gen.runtime.forking import new_lock
 
 _AT_ONCE = 2**26  # bytes of a tensor that are copied to the host at once
@@ -33,7 +34,8 @@ def weights_digest(model: Model) -> str | None:
 
 
 def weights_version(model: Model) -> tuple[object, ...]:
-    """Equal as long as torch counts no change of a parameter or buffer, and none is another one. Host sync: none."""
+    """Equal as long as torch counts no change of a parameter or buffer, and none is another one, or lies elsewhere, as
+    after `parameter.data = other`. Host sync: none."""
     module = module_of(model)
     if module is None:
         tensors = [tensor for _, tensor, _ in model.weights() or ()]
@@ -44,7 +46,7 @@ def weights_version(model: Model) -> tuple[object, ...]:
         found = [(*part._parameters.values(), *part._buffers.values()) for part in parts]
         tensors = [tensor for some in found for tensor in some if tensor is not None]
     with torch._C.DisableTorchFunctionSubclass():  # packed weights would answer each question in Python
-        return tuple([(id(one), one.dtype, -1 if one.is_inference() else one._version) for one in tensors])
+        return tuple([(id(one), place_of(one), -1 if one.is_inference() else one._version) for one in tensors])
 
 
 def module_of(model: Model) -> nn.Module | None:

@@ -136,6 +136,16 @@ def test_the_digest_of_quantised_weights_is_that_of_their_parts() -> None:
     assert len({*digests}) == 3
 
 
+def test_weights_that_were_put_elsewhere_have_another_digest_and_texts_before_them_no_receipt() -> None:
+    model: Any = short_demo()
+    made, before = completion(model, max_new_tokens=2), weights_digest(model)
+    weight = model.hf_model.model.norm.weight
+    weight.data = weight.data * 2  # torch counts no change of the parameter
+    assert weights_digest(model) != before
+    with pytest.raises(gen.ArgumentError, match="the model's weights have been changed since the call"):
+        _ = made.receipt
+
+
 def test_what_cannot_be_written_is_named(demo: Any) -> None:
     class Own(gen.samplers.MultinomialSampler):
         pass

@@ -65,7 +65,7 @@ class Snapshot:
                     self._take_module(thing)
                 elif way == TENSOR:
                     self._tensors.append(thing)
-                    self._places.append(_place(thing))
+                    self._places.append(place_of(thing))
                 elif others < _MOST:
                     others += 1
                     self._look_into(thing)
@@ -162,7 +162,7 @@ def _same(one: object, two: object) -> bool:
     return one is two or (type(one) is type(two) and isinstance(one, _NUMBERS) and one == two)
 
 
-def _place(tensor: Tensor) -> tuple[object, ...]:
+def place_of(tensor: Tensor) -> tuple[object, ...]:
     """Where a tensor's numbers are: `.half()` and `.data =` keep the tensor and change this."""
     try:
         address = tensor.data_ptr()
