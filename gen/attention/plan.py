@@ -11,6 +11,8 @@ step stay.
 
 from collections.abc import Collection, Sequence
 
+from torch import Tensor
+
 PIECE = 32  # columns; rows look at whole pieces, because a rest would be summed in another order in another batch
 _CALL = 2**14  # how many numbers of keys could be read in the time that one more call takes
 
@@ -31,16 +33,17 @@ class Plan:
         self._apart: Collection[int] = ()
         self._made: tuple[Run, ...] = ()
 
-    def look(self, lengths: Sequence[int], numbers: int, apart: Collection[int] = ()) -> None:
+    def look(self, lengths: Sequence[int], keys: Tensor, apart: Collection[int] = ()) -> None:
         """Let each row look at its own columns from now on.
 
         Args:
             lengths: how many columns each row of the step has, with the new token; 0 for a row that is free.
-            numbers: how many numbers a column of keys has.
+            keys: those of any layer, (rows, ..., columns, width).
             apart: rows whose columns have memory of their own: each is computed alone.
         """
         pieces = [-(-length // PIECE) or 1 for length in lengths]
         if pieces != self._pieces or apart != self._apart:
+            numbers = keys[0].numel() // keys.shape[-2]  # of a column
             self._pieces, self._apart, self._made = pieces, apart, _runs(pieces, _CALL // numbers, apart)
         self.runs = self._made
 

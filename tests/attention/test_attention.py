@@ -61,7 +61,7 @@ def found(given: Case, call: int = 0) -> Tensor:
     plan = Plan()
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr("gen.attention.plan._CALL", call)
-        plan.look(given.lengths, 1)
+        plan.look(given.lengths, given.keys[:, :1, :, :1])
     return attend_rows(given.query, given.keys, given.values, given.mask, plan, None)
 
 
@@ -104,7 +104,7 @@ def test_a_row_does_not_read_columns_beyond_its_own_pieces() -> None:
 def test_a_row_with_memory_of_its_own_that_looks_at_nothing_changes_nothing_beside_it() -> None:
     given, plan = case(3), Plan()
     nothing = torch.full_like(given.keys[:1], torch.nan)
-    plan.look([0, *given.lengths[1:]], 1)
+    plan.look([0, *given.lengths[1:]], given.keys[:, :1, :, :1])
     assert plan.runs[0][:2] == (0, len(given.lengths))
     made = attend_rows(given.query, given.keys, given.values, given.mask, plan, None, ((0, nothing, nothing),))
     torch.testing.assert_close(made[1:].double(), expected(given)[1:], atol=2e-6, rtol=2e-5)

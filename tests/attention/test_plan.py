@@ -3,6 +3,7 @@
 import random
 
 import pytest
+import torch
 
 from gen.attention import plan
 from gen.attention.plan import PIECE, Plan, whole
@@ -10,7 +11,7 @@ from gen.attention.plan import PIECE, Plan, whole
 
 def runs_of(lengths: list[int], numbers: int) -> tuple[plan.Run, ...]:
     made = Plan()
-    made.look(lengths, numbers)
+    made.look(lengths, torch.empty(1, 1, numbers))
     return made.runs
 
 
@@ -36,9 +37,9 @@ def test_every_row_is_in_one_run_that_looks_at_all_its_columns_and_no_run_costs_
 def test_it_looks_at_all_columns_before_it_is_told_and_after() -> None:
     made, seen = Plan(), []
     seen.append(made.runs)
-    made.look([5], 16)
+    made.look([5], torch.empty(1, 1, 16))
     seen.append(made.runs)
     made.look_at_all()
     seen.append(made.runs)
-    made.look([7], 16)
+    made.look([7], torch.empty(1, 1, 16))
     assert [*seen, made.runs] == [(), ((0, 1, PIECE),), (), ((0, 1, PIECE),)]

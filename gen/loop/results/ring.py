@@ -150,7 +150,10 @@ class Ring:
         copy."""
         there = [*sent.results.values()]
         results = there if self._stream is None else self._slots[sent.slot].read(there)
-        return {name: [one[:rows].tolist() for one in each] for name, each in zip(sent.results, results, strict=True)}
+        return {
+            name: [(one if len(one) == rows else one[:rows]).tolist() for one in each]
+            for name, each in zip(sent.results, results, strict=True)
+        }
 
 
 class _Slot:

@@ -47,11 +47,10 @@ class LayerState:
             kept[..., place.start : end, :] = states[..., : end - place.start, :]
             kept[..., end : place.used, :] = 0
             return states if place.view is None else kept[..., : place.view, :]
-        heads, (row, column, own, lost) = kept.dim() == 4, place.columns
+        row, column, own, lost = place.columns
         if lost is not None:
-            kept[..., : place.view, :].masked_fill_(lost.unsqueeze(1) if heads else lost, 0)
-        given = states.transpose(1, 2) if heads else states
-        kept[(row, slice(None), column) if heads else (row, column)] = given
+            kept[..., : place.view, :].masked_fill_(lost.unsqueeze(1) if kept.dim() == 4 else lost, 0)
+        _by_column(kept).index_put_((row, column), _by_column(states))
         for number, its in self._apart_in(place, name):
             its[0].index_copy_(-2, own[number], states[number])
         return kept[: len(states), ..., : place.view, :]
@@ -82,7 +81,7 @@ class LayerState:
         """Zero columns of a step's rows: a NaN there would stay a NaN even where the mask hides it."""
         row, column, own, _ = columns
         for name, kept in self.columns.items():
-            kept[(row, slice(None), column) if kept.dim() == 4 else (row, column)] = self._zeros[name]
+            _by_column(kept).index_put_((row, column), self._zeros[name])
             for number, its in self._apart_in(place, name):
                 its[0].index_fill_(-2, own[number], 0)
 
@@ -144,6 +143,11 @@ class LayerState:
         """The columns of a row, (..., columns, width)."""
         own = self.apart.get(name, {}).get(row)
         return self.columns[name][row] if own is None else own[0]
+
+
+def _by_column(columns: Tensor) -> Tensor:
+    """A view (rows, columns, ..., width) of columns (rows, ..., columns, width)."""
+    return columns.transpose(1, 2) if columns.dim() == 4 else columns
 
 
 class Side(NamedTuple):

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -103,11 +102,11 @@ class TransformersRows(Rows):
 
     def look_at(self, lengths: Sequence[int]) -> None:
         """See `gen.models.base.Rows.look_at`; on CUDA all rows attend to all columns of a step."""
-        if not lengths or self._position.device.type != "cpu":
+        if not lengths or not self._position.is_cpu:
             self._plan.look_at_all()
         elif self._attention is not None and (keys := self._some_keys()) is not None:
             there = [row for row in self._rooms if row < len(lengths) and lengths[row]]  # else free, or being read
-            self._plan.look(lengths, prod(keys.shape[1:]) // keys.shape[-2], there)
+            self._plan.look(lengths, keys, there)
 
     def _some_keys(self) -> Tensor | None:
         """The keys of the first layer that has any; the layers before it may be recurrent."""
