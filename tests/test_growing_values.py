@@ -4,12 +4,12 @@ import asyncio
 import datetime
 import json
 import random
-from typing import Annotated, Any, Generic, Literal, NamedTuple, Required, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, Required, TypeVar
 
 import pydantic
 import pytest
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel
-from typing_extensions import TypedDict
+from typing_extensions import TypeAliasType, TypedDict
 
 import gen
 from gen.calls.partial_json import PartialJson
@@ -230,6 +230,9 @@ class Listed(TypedDict, total=False):
         (Upper, '{"lines": ["a", "b"]}', "lines"),
         (Rooted, '{"root": "a", "lines": [1, 2]}', "lines"),
         (Listed, '{"lines": [{"grams": 1}]}', "lines"),
+        (TypeAliasType("Both", list[Apple]), '[{"grams": 1}]', None),
+        (TypeAliasType("Many", list[T], type_params=(T,))[Apple], '[{"grams": 1}]', None),  # type: ignore[arg-type]
+        (NewType("Boxed", Box[Apple]), '{"lines": [{"grams": 1}]}', "lines"),
     ],
 )
 def test_items_are_those_of_the_whole_value(kind: Any, text: str, of: str | None) -> None:

@@ -291,13 +291,16 @@ def _adapter(item: Any, config: Any) -> "TypeAdapter[Any]":
 
 
 def _parts_of(python_type: Any) -> list[Any] | None:
-    """The types of which one is meant: those of a union, of an annotation, or of a pydantic `RootModel`; None for
-    others."""
+    """The types of which one is meant: those of a union, an annotation, a pydantic `RootModel`, a NewType or a `type`
+    statement; None for others."""
     origin, parts = get_origin(python_type), get_args(python_type)
     if origin in (Union, UnionType):
         return [*parts]
     if origin in (Annotated, Required, NotRequired):
         return [*parts[:1]]
+    for name in ("__supertype__", "__value__"):
+        if (meant := getattr(python_type, name, None)) is not None:
+            return [meant[parts] if parts else meant]
     is_root = isinstance(python_type, type) and getattr(python_type, "__pydantic_root_model__", False)
     return [python_type.model_fields["root"].annotation] if is_root else None
 

@@ -244,7 +244,7 @@ def json_schema(
         raise ConstraintError(f'whitespace must be "line", "compact", "indent" or "model", got {show(whitespace)}')
     if required is not None and not (isinstance(required, str) and required == "all"):
         raise ConstraintError(f'required must be "all" or None, got {show(required)}')
-    if isinstance(schema, type) or get_origin(schema) is not None:
+    if isinstance(schema, type) or get_origin(schema) or type(schema).__name__ in ("NewType", "TypeAliasType"):
         from gen.constraints.python_types import schema_of  # only those who ask for types need pydantic
 
         text = json.dumps(schema_of(schema, required=required)[0], ensure_ascii=False)

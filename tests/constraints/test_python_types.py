@@ -385,6 +385,8 @@ def test_pydantic_reads_every_text_of_a_type_and_the_example_in_its_description(
         (Point, ["x", "y", "tags"]),
         (Partial, ["name", "when"]),
         (Pair, [0, 1]),
+        (TypeAliasType("Known", Partial), ["name", "when"]),
+        (typing.NewType("Point2", Point), ["x", "y", "tags"]),
     ],
 )
 def test_with_all_fields_required_every_text_has_them_and_is_a_value(output_type: Any, names: list[Any]) -> None:
