@@ -4,6 +4,7 @@ Example, two rows: four prompts are read, A to D. B ends first and is yielded; C
 read.
 """
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -138,6 +139,7 @@ def _results(
                 job = new_job(model, replace(call.requests[0], number=number))
                 check_room([(number, job.width * options.step_rows, job.most_tokens)], options.max_batch_tokens)
             except (ArgumentError, RecursionError) as error:  # of values too far within one another
+                error.args = re.sub("^prompt 0", f"prompt {number}", str(error)), *error.args[1:]
                 refused.append((number, error))
                 continue
             calls[job], job.done = (number, call), ended.append
