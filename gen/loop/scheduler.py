@@ -9,6 +9,7 @@ Example with two rows and three prompts, A, B and C: A ends after two tokens, an
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from math import inf
 from time import monotonic
 
@@ -181,14 +182,17 @@ class Scheduler:
                 continue
             if head.left > budget < most:  # its prompt is read in one piece, as the first of another turn
                 break
-            jobs = [self._waiting.popleft()]
-            alone = self._prefixes.is_first_of_many(head, self._waiting)
-            while self._waiting and not alone and (len(jobs) + 1) * head.rows <= free:
-                self._share(self._waiting[0])
-                if not alike(jobs, self._waiting[0], budget):
+            jobs = [head]  # they wait until nothing can fail any more before `_fill`, so that none is lost
+            alone = self._prefixes.is_first_of_many(head, islice(self._waiting, 1, None))
+            while len(jobs) < len(self._waiting) and not alone and (len(jobs) + 1) * head.rows <= free:
+                following = self._waiting[len(jobs)]
+                self._share(following)
+                if not alike(jobs, following, budget):
                     break
-                jobs.append(self._waiting.popleft())
+                jobs.append(following)
             budget -= sum(job.left for job in jobs)
+            for _ in jobs:
+                self._waiting.popleft()
             self._fill(jobs, first)
 
     def _check_model(self) -> None:
@@ -283,8 +287,8 @@ class Scheduler:
     def _fill(self, jobs: Sequence[Job], first: int) -> None:
         """Read prompts and choose their first tokens."""
         rows = slice(first, first + len(jobs) * jobs[0].rows)
-        tokens = [job.tokens for job in jobs]
         try:
+            tokens = [job.tokens for job in jobs]
             if not (jobs[0].read and jobs[0].source is None):  # else its first part has done this
                 self._check_model()
             self._make_room(jobs, first)
@@ -294,6 +298,7 @@ class Scheduler:
                     self._tell_prompt(job, row)
             requests, weights = [job.request for job in jobs], [job.weight for job in jobs]
             self._rows.fill(rows, requests, tokens, weights=weights, starts=[job.read for job in jobs])
+            sent = self._rows.send()
         except Exception as error:
             self._fail(jobs, first, error)
             return
@@ -303,7 +308,7 @@ class Scheduler:
             for one in job.spread():
                 one.row = first + len(begun) * one.width
                 begun.append(one)
-        self._sent.append((self._rows.send(), rows.stop, [(job, job.row) for job in begun]))
+        self._sent.append((sent, rows.stop, [(job, job.row) for job in begun]))
         self._slots.put(begun, [job.longest for job in begun])
         self._catch_up(self._rows.ring.lag)
         self._free()
@@ -374,7 +379,8 @@ class Scheduler:
     def _catch_up(self, lag: int) -> None:
         """Take all results that were sent, except the newest `lag`."""
         while len(self._sent) > lag:
-            self._take(*self._sent.popleft())
+            self._take(*self._sent[0])
+            self._sent.popleft()  # not before: after an error, `give_up` finds the jobs here
 
     def _take(self, sent: Sent, count: int, jobs: Sequence[tuple[Job, int]]) -> None:
         """Give the results of a step to its texts."""

@@ -71,6 +71,31 @@ def test_texts_are_found_as_by_comparing_with_each() -> None:
     assert tree.spare(torch.device("cpu")) == 0 and not any(tree._salts.values())
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("call", [0, 1])
+def test_a_text_that_cannot_be_cut_for_want_of_memory_stays_as_it_is(
+    call: int, pinned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, cut, left = PrefixTree(), Columns.cut, iter([False] * call + [True])
+    tree.open(object(), 10**6)
+    era = keep(tree, [1, 2, 3, 4], pin=pinned)
+
+    def failing(self: Columns, start: int, end: int) -> Columns:
+        if next(left, False):
+            raise torch.OutOfMemoryError("planted")
+        return cut(self, start, end)
+
+    monkeypatch.setattr(Columns, "cut", failing)
+    with pytest.raises(torch.OutOfMemoryError):
+        keep(tree, [1, 2, 5])
+    assert found(tree, [1, 2, 3, 4, 5]) == [1, 2, 3, 4]
+    keep(tree, [1, 2, 5])
+    assert found(tree, [1, 2, 3, 4, 5]) == [1, 2, 3, 4] and found(tree, [1, 2, 5]) == [1, 2, 5]
+    if pinned:
+        tree.unpin([1, 2, 3, 4], None, era)
+    assert tree.nbytes == 5 and tree.give_way() and not found(tree, [1])
+
+
 def alike(one: Tokens, other: Tokens) -> int:
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))

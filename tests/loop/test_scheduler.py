@@ -16,6 +16,8 @@ from gen.loop import runner
 from gen.loop.decoder import Decoder
 from gen.loop.jobs import Job
 from gen.loop.options import Options
+from gen.loop.prefixes.sharing import Prefixes
+from gen.loop.results.ring import Ring, Sent
 from gen.loop.row_pool import RowPool
 from gen.loop.runner import Runner, run_all
 from gen.loop.speculation.widths import Widths
@@ -445,6 +447,27 @@ def test_on_a_gpu_a_text_whose_last_token_is_on_its_way_is_not_lost(monkeypatch:
             model.release()
             monkeypatch.setattr(TransformersRows, "step", OutOfMemory(step, 4, call).of())
             assert gen.generate(model, PROMPTS, sampler=greedy(), max_new_tokens=LIMITS) == expected
+
+
+@pytest.mark.parametrize("method", [Ring.send, Sent.read, Prefixes.find, Prefixes.is_first_of_many])
+def test_no_request_is_lost_where_memory_runs_out_beside_the_model(
+    method: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = {"Ring": Ring, "Sent": Sent, "Prefixes": Prefixes}[method.__qualname__.split(".")[0]]
+    arguments: Any = {"sampler": greedy(), "max_new_tokens": LIMITS}
+    with virtual_gpus(1):
+        model = gen.from_transformers(tiny_model(vocab_size=259, num_hidden_layers=1).to("cuda"), byte_tokenizer())
+        expected = gen.generate(model, PROMPTS, **arguments)
+        for call in (0, 1, 2, 7):
+            left = iter([False] * call + [True])
+
+            def failing(own: Any, *given: Any, left: Any = left, **named: Any) -> Any:
+                if next(left, False):
+                    raise torch.OutOfMemoryError("planted")
+                return method(own, *given, **named)
+
+            monkeypatch.setattr(owner, method.__name__, failing)
+            assert gen.generate(model, PROMPTS, **arguments) == expected
 
 
 def test_rows_that_cannot_be_made_are_halved_too_and_the_old_ones_are_freed_before(

@@ -141,7 +141,7 @@ class Prefixes:
             least=LEAST,
         )
 
-    def is_first_of_many(self, head: Job, waiting: Sequence[Job]) -> bool:
+    def is_first_of_many(self, head: Job, waiting: Iterable[Job]) -> bool:
         """Whether to read a prompt before those that wait, so that they need not read what they share with it."""
         if not (self._can and self._takes(head)):
             return False

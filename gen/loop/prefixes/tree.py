@@ -220,11 +220,12 @@ class PrefixTree:
 
     def _split(self, node: _Node, count: int) -> _Node:
         """Cut a node in two, and return the first one; the second one becomes its child."""
+        columns, others = node.columns.cut(0, count), node.columns.cut(count, len(node.tokens))  # may fail: first
         if not node.pins:
             self._take(node)
-        first = _Node(node.tokens[:count], node.columns.cut(0, count), node.siblings, node.pins)
+        first = _Node(node.tokens[:count], columns, node.siblings, node.pins)
         node.siblings[first.tokens[0]] = first
-        node.columns = node.columns.cut(count, len(node.tokens))
+        node.columns = others
         node.tokens, node.siblings = node.tokens[count:], first.children
         first.children[node.tokens[0]] = node
         if not node.pins:
