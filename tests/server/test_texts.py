@@ -15,7 +15,7 @@ from gen.server.likelihoods import in_text_form
 from gen.server.protocols.completions import fill_in
 from gen.server.texts import Ended, Texts
 from gen.tokens.tokenizers import Tokenizer
-from tests.helpers import ScriptedModel, byte_tokenizer, spaced_tokenizer
+from tests.helpers import ScriptedModel, byte_tokenizer, spaced_tokenizer, tiny_model
 from tests.helpers.tokenizers import BOS
 from tests.server.client import Client, Reply
 
@@ -234,16 +234,25 @@ def test_a_chosen_token_keeps_its_own_number_beside_others_with_the_same_text() 
 
 def test_what_is_between_two_texts_is_asked_for_with_the_models_own_tokens(client: Client) -> None:
     marks = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
-    model: Any = ScriptedModel("x")
-    model.tokenizer = Tokenizer(byte_tokenizer(specials=marks))
+    model = gen.from_transformers(tiny_model(), byte_tokenizer(specials=marks))
     asked = fill_in(model.tokenizer, "def f(", "return x")
     assert asked == "<fim_prefix>def f(<fim_suffix>return x<fim_middle>"
     ids = {text: token_id for token_id, text in model.tokenizer.special_tokens.items()}
     wanted = [ids[marks[0]], *b"def f(", ids[marks[1]], *b"return x", ids[marks[2]]]
-    with gen.Engine(model) as engine:
-        reply = Client(gen.server.app(engine)).post(TEXT, {"prompt": "a", "suffix": "b", "echo": True})
-    assert (reply.status, reply.json["error"]["param"]) == (400, "echo")
     assert model.tokenizer.encode_plain(asked) == wanted
+
+    made: Any = gen.generate(model, asked, max_new_tokens=3, seed=1, details=True, prompt_logprobs=0)
+    told = [None, *(one.logprob for one in made.prompt_logprobs)]
+    begin = len(told) - len(wanted) + 1
+    fields = {"prompt": "def f(", "suffix": "return x", "max_tokens": 3, "seed": 1, "echo": True}
+    with gen.Engine(model) as engine:
+        posts = [(TEXT, fields), (TEXT, {**fields, "logprobs": 0}), (TEXT, {**fields, "logprobs": 0, "stream": True})]
+        plain, whole, streamed = Client(gen.server.app(engine)).posts(posts)
+    assert {one.json["choices"][0]["text"] for one in (plain, whole)} == {"def f(" + made.text} == {text_of(streamed)}
+    logprobs = whole.json["choices"][0]["logprobs"]
+    assert logprobs["token_logprobs"] == pytest.approx([*told[begin : begin + 6], *made.logprobs], abs=1e-4)
+    assert logprobs["text_offset"][:7] == [*range(7)] and logprobs["tokens"][:6] == [*"def f("]
+
     refused = client.post(TEXT, {"prompt": "a", "suffix": "b"})
     assert (refused.status, refused.json["error"]["param"]) == (400, "suffix")
     assert client.post(TEXT, {"prompt": "a", "suffix": "", "max_tokens": 1}).status == 200

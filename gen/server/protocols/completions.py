@@ -52,11 +52,8 @@ class CompletionWriter(ChunkWriter):
     """Writes completions, and chunks of them, of one prompt or several."""
 
     def __init__(self, served: Served, body: CompletionBody) -> None:
-        name, prompts = served.name_of(body.model), read_prompts(body.prompt)
-        if body.suffix:
-            if body.echo:
-                raise refused("a text between a prompt and a suffix has no echo; leave echo out.", "echo")
-            prompts = [fill_in(served.model.tokenizer, prompt, body.suffix) for prompt in prompts]
+        name, sent = served.name_of(body.model), read_prompts(body.prompt)
+        prompts = [fill_in(served.model.tokenizer, one, body.suffix) for one in sent] if body.suffix else sent
         if body.best_of not in (None, 0, body.n):
             raise refused(
                 "best_of must equal n, or be left out: this server returns every text that it makes.", "best_of"
@@ -74,26 +71,25 @@ class CompletionWriter(ChunkWriter):
             arguments={**body.arguments(served.model), "top_logprobs": body.logprobs},
         )
         super().__init__(served.model.tokenizer, body, asked, "cmpl-", object="text_completion", model=name)
-        self._body, self._prompts = body, prompts
+        self._body, self._sent, self._prompts = body, sent, prompts
         late = body.echo and body.logprobs is not None  # then a prompt is echoed once its log-probabilities are known
         self._late = set(range(len(prompts) * body.n)) if late else set[int]()
 
-    @cached_property
-    def _before_texts(self) -> list[str]:
-        """What each text continues; token ids can be decoded once the engine has checked them."""
-        of = [prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt) for prompt in self._prompts]
+    def _each(self, prompts: Sequence[Any]) -> list[str]:
+        """A prompt for each text; token ids can be decoded once the engine has checked them."""
+        of = [prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt) for prompt in prompts]
         return [text for text in of for _ in range(self._n)]
 
     @cached_property
     def _echoed(self) -> list[str]:
-        """What each text begins with."""
-        return [text if self._body.echo else "" for text in self._before_texts]
+        """What each text begins with: the prompt as it was sent."""
+        return self._each(self._sent) if self._body.echo else [""] * (len(self._sent) * self._n)
 
     @cached_property
     def _places(self) -> list[Places]:
         shown = not self._body.skip_special_tokens
         plain = self.asked.output_type is None and not shown
-        both = zip(self._echoed, self._before_texts, strict=True)
+        both = zip(self._echoed, self._each(self._prompts), strict=True)
         return [Places(self._tokenizer, len(text), shown=shown, first=plain and not before) for text, before in both]
 
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
@@ -133,20 +129,21 @@ class CompletionWriter(ChunkWriter):
             self._late.remove(number)
             before = self._before(number, new)
             # a text is echoed as it was sent; of token ids, special tokens are not
-            ahead = Places(self._tokenizer, 0, shown=isinstance(self._prompts[number // self._body.n], str))
+            ahead = Places(self._tokenizer, 0, shown=isinstance(self._sent[number // self._body.n], str))
             begun = ahead.take(before)
             added = ahead.end - len(self._echoed[number])  # such as a space, which decoders leave out
             tokens, places = before + tokens, [max(0, place - added) for place in begun] + places
         return in_text_form(self._tokenizer, tokens, places)
 
     def _before(self, number: int, new: StreamEvent) -> list[Likely]:
-        """The tokens of the echoed prompt; if it is a text, those that spell it, without a bos token."""
-        prompt_ids, prompt = self.texts.prompt_ids(number), self._prompts[number // self._body.n]
+        """The tokens of the echoed prompt; if it is a text, those that spell it, without bos, marks and suffix."""
+        prompt_ids, place = self.texts.prompt_ids(number), number // self._body.n
         tokens = likely_prompt(prompt_ids, new.prompt_logprobs or [], self._body.logprobs or 0)
-        if isinstance(prompt, str):
-            spelling = self._tokenizer.encode_plain(prompt)
-            added = len(prompt_ids) - len(spelling)
-            return tokens[added:] if list(prompt_ids[added:]) == spelling else tokens
+        if isinstance(self._sent[place], str):
+            spelling, read = (self._tokenizer.encode_plain(one[place]) for one in (self._sent, self._prompts))
+            begin = len(prompt_ids) - len(read) + bool(self._body.suffix)  # behind a bos token, and the first mark
+            own = slice(begin, begin + len(spelling))
+            return tokens[own] if list(prompt_ids[own]) == spelling else tokens
         return tokens
 
     def _of_prompt(self, number: int, new: StreamEvent) -> dict[str, Any]:
