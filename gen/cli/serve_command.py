@@ -129,6 +129,8 @@ def serve_command(
     names = name or [name_of(model)]
     given = {"names": names, "api_key": key, "keys": keys, "cors_origins": cors_origin or [], **vars(serving)}
     Settings(**given)  # what cannot be used is told before the model loads
+    if metrics_port == port != 0:
+        raise ArgumentError("--metrics-port must be another port than the server's own.")
     if metrics_port is not None:
         listen(host, metrics_port).close()
     listening = listen(host, port)

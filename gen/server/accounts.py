@@ -98,6 +98,7 @@ class Accounting:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         asked = headers.get("x-request-id", "")
+        scope["path"] = scope["path"].rstrip("/") or "/"  # Starlette would redirect, from a proxy's https to http
         account = Account(
             id=asked if _ID.fullmatch(asked) else new_id("req_"),
             method=scope["method"],

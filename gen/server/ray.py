@@ -84,7 +84,7 @@ def _split(arguments: Mapping[str, Any]) -> tuple[Arguments, Arguments, Argument
     """
     given = dict(arguments)
     if not isinstance(given.get("model"), str):
-        raise ArgumentError(f'args need a model, as {{"model": "organisation/name"}}, got {show(given)}')
+        raise ArgumentError(f'args need a model, as {{"model": "organisation/name"}}, got {show([*given])}')
     load: Arguments = {"path_or_hub_id": given.pop("model")}
     load |= {name: given.pop(name) for name in _taken(gen.load) - {"device"} & given.keys()}
     engine: Arguments = {"rows": 32, "max_waiting": 256}

@@ -64,6 +64,9 @@ class Settings:
             if isinstance(given, str) or not all(isinstance(one, str) and one for one in given):
                 raise ArgumentError(f"{name} must be a list of names, got {show(given)}")
             object.__setattr__(self, name, tuple(given))
+        for one in self.cors_origins:
+            if one.endswith("/"):
+                raise ArgumentError(f"an origin has no slash at its end, as browsers send it, got {show(one)}")
         if not self.names:
             raise ArgumentError("names must have at least one name.")
         own = () if self.api_key is None else (Key(key=self.api_key),)

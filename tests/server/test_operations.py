@@ -169,6 +169,15 @@ def test_a_file_of_keys_may_begin_with_the_mark_of_windows(tmp_path: Path) -> No
     assert read_keys(file) == [Key(name="a", key="x")]
 
 
+def test_a_slash_at_the_end_of_a_path_is_no_redirect(engine: gen.Engine) -> None:
+    """Its address would have http where a proxy has https, and the client would send its body there."""
+    client = Client(gen.server.app(engine))
+    paths = ("/health/", "/v1/models/", "/v1/models/gen/")
+    assert [client.get(path).status for path in paths] == [200] * 3
+    assert client.post(f"{TEXT}/", {"prompt": "One", "max_tokens": 1}).status == 200
+    assert client.get("/").status == 404
+
+
 def test_a_server_that_loads_is_alive_and_not_ready() -> None:
     process = Process(lambda: pytest.fail("nothing loads here"), shutdown_timeout=1)
     client = Client(process._answer)
@@ -333,6 +342,10 @@ def test_keys_of_a_cluster_have_names_and_limits_as_in_a_file(monkeypatch: pytes
     monkeypatch.delenv("GEN_API_KEY", raising=False)
     alice: dict[str, Any] = {"key": "a", "most_running": 4}
     *_, server = split({"model": "demo", "keys": {"alice": alice, "bob": {"key": "b"}}})
+    with pytest.raises(
+        gen.ArgumentError, match=r"args need a model, .* got \['keys'\]$"
+    ):  # without the keys themselves
+        split({"keys": {"alice": alice}})
     assert gen.server.Settings(**server).keys == (Key(name="alice", **alice), Key(name="bob", key="b"))
     with pytest.raises(gen.ArgumentError, match=r"\[keys.eve\] must have a key"):
         split({"model": "demo", "keys": {"eve": {"kye": "a"}}})

@@ -236,6 +236,8 @@ def test_what_cannot_be_used_is_told_before_the_model_loads(tmp_path: Path, monk
     for arguments, said in [
         (["--api-keys", str(keys)], "two keys have the same key"),
         (["--name", ""], "names must be a list of names"),
+        (["--cors-origin", "https://a.example/"], "an origin has no slash at its end"),
+        (["--port", "7", "--metrics-port", "7"], "--metrics-port must be another port"),
         (["--metrics-port", str(taken.getsockname()[1])], "cannot listen on 127.0.0.1:"),
     ]:
         result = CliRunner().invoke(app, ["serve", "demo", "--port", "0", *arguments])
