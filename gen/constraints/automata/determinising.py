@@ -54,7 +54,7 @@ class _Sets:
 
     def __init__(self, nfa: Nfa, start: int, accept: int, max_states: int, budget: Budget) -> None:
         self.accept, self.count = accept, nfa.states
-        self._max_states, self._budget, self._size = max_states, budget, 0
+        self._states, self._max_states, self._budget, self._size = nfa.states, max_states, budget, 0
         edges, silent = nfa.arrays()
         self.one = np.arange(self.count, dtype=np.int32)
         self.members = self._closures(edges, silent, start)
@@ -66,7 +66,6 @@ class _Sets:
         self.edges = by_number(edges)
         self._begin = begins(self.edges[:, 0], self.count)
         self._low, self._high, self._target = (np.ascontiguousarray(self.edges[:, column]).data for column in (1, 2, 3))
-        self._states = self.count
 
     def _closures(self, edges: Ints, silent: Ints, start: int) -> dict[int, frozenset[int]]:
         """What those states stand for that lead on without reading, and to which the start or an edge leads."""
@@ -191,4 +190,4 @@ class _Sets:
     def _add(self, members: int) -> None:
         self._size += members
         if self._size > _MEMBERS:
-            raise TooLarge(f"more than {_MEMBERS} states in {self._states - self.count} sets of states")
+            raise TooLarge(f"more than {_MEMBERS} states in sets of states")

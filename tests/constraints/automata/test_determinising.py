@@ -7,6 +7,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
+from gen.constraints.automata import determinising
 from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.dfa import table
 from gen.constraints.automata.limits import Budget, Empty, TooLarge
@@ -53,6 +54,17 @@ def test_bounds_on_states_and_work_are_kept() -> None:
             nfa.state()
     with pytest.raises(TooLarge, match="too much work"):
         determinise(*third_from_the_end(97, 98, 12), budget=Budget(1000))
+
+
+def test_members_of_sets_are_bounded_also_where_nothing_was_read_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(determinising, "_MEMBERS", 100)
+    nfa = Nfa()
+    states = [nfa.state() for _ in range(30)]
+    for one, other in pairwise(states):  # optional letters: each state leads on to all later ones
+        nfa.edge(one, 97, 97, other)
+        nfa.join(one, other)
+    with pytest.raises(TooLarge, match="more than 100 states"):
+        determinise(nfa, states[0], states[-1])
 
 
 def random_nfa(chance: random.Random, inserted: int = 0) -> tuple[Nfa, int, int]:
