@@ -46,4 +46,5 @@ def ranges(first: Longs, end: Longs) -> Longs:
 
 def adjacency(sources: Ints, targets: Ints, count: int) -> tuple[list[int], list[int]]:
     """Where the targets of each state begin, (count + 1,), and the targets in the order of their sources."""
-    return begins(sources, count).tolist(), targets[np.argsort(sources, kind="stable")].tolist()
+    short = sources.astype(np.min_scalar_type(count))  # NumPy sorts numbers of 16 bits in a third of the time
+    return begins(sources, count).tolist(), targets.take(np.argsort(short, kind="stable")).tolist()

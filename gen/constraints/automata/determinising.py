@@ -62,7 +62,7 @@ class _Sets:
         self._known: dict[tuple[int, ...], int] = {}  # for targets, the state that stands for them
         for state, members in self.members.items():
             self.one[state] = next(iter(members)) if len(members) == 1 else self._number.setdefault(members, state)
-        edges[:, 3] = self.one[edges[:, 3]]
+        edges[:, 3] = self.one.take(edges[:, 3])
         self.edges = by_number(edges)
         self._begin = begins(self.edges[:, 0], self.count)
         self._low, self._high, self._target = (np.ascontiguousarray(self.edges[:, column]).data for column in (1, 2, 3))
@@ -111,31 +111,32 @@ class _Sets:
         single[overlapping(edges)] = False
         begin = begins(edges[:, 0], self.count)
         first, targets, alone = begin.tolist(), edges[:, 3].tolist(), single.tolist()
-        reached = bytearray(self.count)
+        new = [True] * self.count  # whether a state is not yet reached
         made = array("i")  # edges of sets
         order = [int(self.one[start])]
-        reached[order[0]] = 1
+        new[order[0]] = False
         for state in order:
-            if state < self.count and alone[state]:
+            if alone[state]:
                 leads = targets[first[state] : first[state + 1]]
             else:
                 leads = []
                 for low, high, target in self._taken_apart(self.members.get(state, (state,)), len(order)):
                     made.extend((state, low, high, target))
                     leads.append(target)
-                reached.extend(bytes(self._states - len(reached)))
+                new += [True] * (self._states - len(new))
+                alone += [False] * (self._states - len(alone))
             for target in leads:
-                if not reached[target]:
-                    reached[target] = 1
+                if new[target]:
+                    new[target] = False
                     order.append(target)
-        live = np.array(reached, np.bool_)
+        live = ~np.array(new, np.bool_)
         states, own = int(live.sum()), live[: self.count] & single
         self._look(int((1 + np.diff(begin))[own].sum()), states)
         number = np.cumsum(live, dtype=np.int32) - 1
         number[: order[0]] += 1
         number[order[0]] = 0
         edges = np.concatenate((edges.compress(own[edges[:, 0]], 0), np.array(made, np.int32).reshape(-1, 4)))
-        edges[:, 0], edges[:, 3] = number[edges[:, 0]], number[edges[:, 3]]
+        edges[:, 0], edges[:, 3] = number.take(edges[:, 0]), number.take(edges[:, 3])
         final = np.zeros(states, np.bool_)
         ends = [state for state, members in self.members.items() if self.accept in members and live[state]]
         final[number[np.array(ends, np.int64)]] = True

@@ -79,13 +79,14 @@ def joined(edges: Ints) -> Ints:
 def distances(edges: Ints, final: Bools) -> Ints:
     """(states,): the fewest edges from each state to a final one; `FAR` where there is no way."""
     first, before = adjacency(edges[:, 3], edges[:, 0], len(final))
-    far = int(FAR)
-    distance = np.where(final, 0, far).tolist()
+    new: list[bool] = (~final).tolist()
+    distance = np.where(final, 0, FAR).tolist()
     front: list[int] = np.flatnonzero(final).tolist()
     for state in front:  # breadth first, backwards
         farther = distance[state] + 1
         for source in before[first[state] : first[state + 1]]:
-            if distance[source] == far:
+            if new[source]:
+                new[source] = False
                 distance[source] = farther
                 front.append(source)
     return np.array(distance, np.int32)
@@ -142,17 +143,19 @@ class Table(NamedTuple):
 
 def table(automaton: Dfa) -> Table:
     """The automaton as a table."""
-    source, low, end, target = (automaton.edges + np.array([1, 0, 1, 1], np.int32)).T.copy()
+    source, low, end, target = (automaton.edges + np.array([1, 0, 1, 1], np.int32)).T.astype(np.int64, order="C")
     cut = np.zeros(257, np.bool_)
     cut[0] = cut[low] = cut[end] = cut[256] = True
     place = np.cumsum(cut) - 1  # for each byte, the number of its piece between two cuts
-    pieces = ranges(place[low], place[end])
-    source, target = (np.repeat(one, place[end] - place[low]) for one in (source, target))
-    ways = ((source.astype(np.int64) << 32) + target)[np.argsort(pieces.astype(np.uint8), kind="stable")]
+    first, beyond = place.take(low), place.take(end)
+    pieces = ranges(first, beyond)
+    ways = np.repeat((source << 32) + target, beyond - first).take(np.argsort(pieces.astype(np.uint8), kind="stable"))
     number: dict[bytes, int] = {}  # the class of all pieces that lead from the same states to the same states
     begin = begins(pieces, int(place[256])).tolist()
     which = np.array([number.setdefault(ways[one:other].tobytes(), len(number)) for one, other in pairwise(begin)])
     after = np.zeros((len(automaton.final) + 1, len(number)), np.int32)
-    after[source, which[pieces]] = target
+    of_classes = np.frombuffer(b"".join(number), np.int64)
+    sizes = [len(one) // 8 for one in number]
+    after[of_classes >> 32, np.repeat(np.arange(len(number)), sizes)] = of_classes.astype(np.int32)  # the lower half
     final = np.concatenate((np.zeros(1, np.bool_), automaton.final))
     return Table(after, which[place[:256]].astype(np.uint8), final, automaton.edges, distance=automaton.distance)

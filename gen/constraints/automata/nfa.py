@@ -112,10 +112,9 @@ class Nfa:
         goes_on[texts.edges[:, 0]] = True
         place[1:][texts.final[1:] & ~goes_on[1:]] = end
         edges = texts.edges.copy()
-        edges[:, 0], edges[:, 3] = place[edges[:, 0]], place[edges[:, 3]]
+        edges[:, 0], edges[:, 3] = place.take(edges[:, 0]), place.take(edges[:, 3])
         self.put(edges)
-        goes_on[0] = True
-        self.join_all(place[texts.final & goes_on], end)
+        self.join_all(place[texts.final & (place != end)], end)
         return end
 
     def mark(self) -> Mark:

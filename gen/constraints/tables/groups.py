@@ -38,14 +38,15 @@ def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
     count = len(needed) - 1
     weights = (_BEFORE.take(high + 1, 1) - _BEFORE.take(low, 1)).ravel()  # an edge weighs as much as its bytes
     target = np.concatenate((leads, leads + count))
-    begin = begins(np.concatenate((source, source + count)), 2 * count)
+    begin = begins(source, count)
+    begin = np.append(begin, begin[1:] + len(source))
     running = np.zeros(len(target) + 1, np.uint64)
 
     def summed(of_runs: _Sums) -> _Sums:
         np.cumsum(weights * of_runs, out=running[1:])
         return np.diff(running.take(begin))
 
-    change = needed[leads + 1] - needed[source + 1] + 2 * FAR  # never 0, which stands for no edge
+    change = needed.take(leads + 1) - needed.take(source + 1) + 2 * FAR  # never 0, which stands for no edge
     change_sums = summed(np.tile(change.astype(np.uint64), 2))
     sums, known = np.zeros(2 * count, np.uint64), 1
     for length in range(1, depth + 1):

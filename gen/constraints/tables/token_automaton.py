@@ -80,7 +80,8 @@ class TokenAutomaton:
         self.most_tokens = int(self.needed[self.needed < FAR].max())
         self._next = np.ascontiguousarray(self.table.next).ravel().data
         self._classes = self.table.classes.tolist()
-        self._complete = self.table.final & ~self.table.next.any(1)
+        self._complete = self.table.final.copy()
+        self._complete[self.table.edges[:, 0] + 1] = False
         self._lock = new_lock()  # for what is made when it is first needed:
         self._rows: dict[int, tuple[list[npt.NDArray[np.uint8]], int]] = {}
         self._known_rows: dict[bytes, npt.NDArray[np.uint8]] = {}

@@ -32,9 +32,9 @@ def closable(table: Table, vocabulary: Vocabulary) -> tuple[Table, Ints]:
     ends = np.searchsorted(distance[order], np.arange(1, int(distance[order].max(initial=0)) + 1), side="right")
     start = 0
     for end in ends.tolist():  # all states one byte farther from an end; their tokens lead to nearer states
-        needed[order[start:end]] = np.minimum(needed[targets[:, start:end]].min(0) + 1, FAR)
+        needed[order[start:end]] = needed.take(targets[:, start:end]).min(0) + 1
         start = end
-    return table, needed
+    return table, np.minimum(needed, FAR)
 
 
 def most_needed(table: Table, needed: Ints) -> Ints:
@@ -68,9 +68,9 @@ def _ways(table: Table, spells: Bools) -> tuple[Ints, Ints]:
     spelled = np.where(spells, np.arange(256), 256)
     following = np.minimum.accumulate(spelled[::-1])[::-1]  # for each byte, the first one from it on that is a token
     byte = following[table.edges[:, 1]]
-    within = byte <= table.edges[:, 2]
-    edges, byte = table.edges.compress(within, 0), byte[within]
-    known = table.distance if within.all() else None
+    edges, within, known = table.edges, byte <= table.edges[:, 2], table.distance
+    if not within.all():
+        edges, byte, known = edges.compress(within, 0), byte.compress(within), None
     distance = np.append(FAR, distances(edges, table.final[1:]) if known is None else known)
     best = np.zeros(states, np.int64)
     begin = begins(edges[:, 0] + 1, states)
