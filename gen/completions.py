@@ -304,7 +304,8 @@ class Completion:
 
         Raises:
             ArgumentError: the text is neither JSON of a type nor one of some options, or no whole value; the prompt has
-                images; or this is a copy of the completion that the call has returned.
+                images; the weights have been changed since the call; or this is a copy of the completion that the call
+                has returned.
         """
         request, _ = self._made
         if request is None or request.score_fields is None:

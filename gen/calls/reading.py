@@ -16,6 +16,7 @@ from gen.loop.memory import check_room
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model
 from gen.models.checks import check_usable
+from gen.receipts.digests import weights_version
 from gen.receipts.writing import ReceiptWriter
 from gen.requests.images import read_images
 from gen.requests.prompts import (
@@ -137,12 +138,13 @@ def read_call(
                 "these: give numbers."
             )
     read: list[Request] = []
-    write_receipt = ReceiptWriter(model).receipt if details and receipts else None
-    score_fields = None
+    write_receipt = score_fields = None
     if details:
         from gen.scoring.fields import FieldScorer  # other calls do without it
 
-        score_fields = FieldScorer(model).scores
+        version = weights_version(model) if receipts or any(each is not None for each in types) else None
+        write_receipt = ReceiptWriter(model, version).receipt if receipts else None
+        score_fields = FieldScorer(model, version).scores
     for request in requests:
         number = request.number
         request = replace(request, draft=drafts[number], deadline=deadline)

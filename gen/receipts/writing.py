@@ -24,13 +24,14 @@ NAMES: Mapping[type, str] = {
 
 
 class ReceiptWriter:
-    """Writes the receipts of a call, when they are asked for; it remembers how often the weights had been changed.
+    """Writes the receipts of a call, when they are asked for. It does not keep the model.
 
-    It does not keep the model.
+    Args:
+        version: of the model's weights, from `weights_version`.
     """
 
-    def __init__(self, model: Model) -> None:
-        self._model, self._version = ref(model), weights_version(model)
+    def __init__(self, model: Model, version: object) -> None:
+        self._model, self._version = ref(model), version
 
     def receipt(self, request: Request, completion: Completion, rank: int) -> Receipt:
         """The receipt of a request's completion.

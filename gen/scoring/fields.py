@@ -18,6 +18,7 @@ from gen.constraints.composing.trees import Plan
 from gen.constraints.constraint import Constraint
 from gen.errors import ArgumentError, show
 from gen.models.base import Model
+from gen.receipts.digests import weights_version
 from gen.requests.request import Request
 from gen.runtime.isolation import isolated
 from gen.scoring.pairs import Pair
@@ -47,10 +48,14 @@ class _Place(NamedTuple):
 
 
 class FieldScorer:
-    """Scores the leaves of a call's values, when they are asked for. It does not keep the model."""
+    """Scores the leaves of a call's values, when they are asked for. It does not keep the model.
 
-    def __init__(self, model: Model) -> None:
-        self._model = ref(model)
+    Args:
+        version: of the model's weights, from `weights_version`.
+    """
+
+    def __init__(self, model: Model, version: object) -> None:
+        self._model, self._version = ref(model), version
 
     @isolated
     def scores(self, request: Request, completion: Completion) -> list[FieldScore]:
@@ -66,6 +71,8 @@ class FieldScorer:
             )
         if request.inputs:
             raise ArgumentError("no fields: the prompt has images, and scores are of texts alone.")
+        if weights_version(model) != self._version:
+            raise ArgumentError("no fields: the model's weights have been changed since the call; ask before.")
         if not constraint.accepts(completion.text):
             raise ArgumentError(f"fields are those of a whole value, and this text is none: {show(completion.text)}.")
         leaves = _leaves(completion.text, _skip(completion.text, 0), ())[0] if in_json else [_whole(completion.text)]

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
+import torch
 from pydantic import BaseModel, Field
 
 import gen
@@ -235,3 +236,8 @@ def test_what_has_no_fields_says_so() -> None:
     made = gen.generate(model, "x", bool, details=True)
     with pytest.raises(gen.ArgumentError, match="only the completion itself"):
         _ = pickle.loads(pickle.dumps(made)).fields
+    assert made.fields
+    with torch.no_grad():
+        model.hf_model.lm_head.weight.mul_(2)  # other numbers than those that made the text
+    with pytest.raises(gen.ArgumentError, match="no fields: the model's weights have been changed since the call"):
+        _ = made.fields
