@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ def examine(model: Model | Encoder) -> Diagnosis:
     elif isinstance(model, Model) and (weights := model.weights()) is not None:
         diagnosis.problems += [
             f"{name} {describe(tensor)} is on {tensor.device}, but is used on {device}"
-            for name, tensor, device in weights
+            for name, tensor, device in chain(weights, model.working_memory())
             if tensor.device != device
         ]
     else:

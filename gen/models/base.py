@@ -330,6 +330,10 @@ class Model(ABC):
         """
         return None
 
+    def working_memory(self) -> Iterable[tuple[str, Tensor, torch.device]]:
+        """Like `weights`, what such a model computes in: caches and the like, whose numbers are not the model's."""
+        return ()
+
     def encode(
         self, text: str, images: Sequence["Image"], *, add_special_tokens: bool = True
     ) -> tuple[list[int], Inputs]:

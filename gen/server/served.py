@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -91,12 +92,14 @@ class Served:
     def memory(self) -> dict[str, int]:
         """How many bytes the weights take, and the KV cache of all rows and what is kept of prompts at most."""
         model, limit = self.model, self.engine.max_batch_tokens
+        weights = (tensor for _, tensor in named_tensors(model))
+        beside = (tensor for _, tensor, _ in model.working_memory())
         with torch.no_grad():
             known = token_bytes(model, min(model.context_length, _SAMPLE))
         most = [self.engine.rows * model.context_length, limit, tokens_that_fit(model.placement, known)]
         tokens = min(one for one in most if one is not None)
         return {
-            "weights": sum(tensor.nbytes for _, tensor in named_tensors(model)),
+            "weights": sum(one.nbytes for one in chain(weights, beside)),
             "rows": int(tokens * sum(known.values())),
             "prefixes": self.engine.prefix_bytes,
         }

@@ -132,11 +132,19 @@ class Exllamav2Model(Model):
 
     def _check_places(self) -> None:
         """Raise a DeviceError unless every weight is where it is used."""
-        for name, tensor, device in self.weights():
+        for name, tensor, device in self._tensors():
             if tensor.device != device:
                 raise DeviceError(f"exllamav2 was to put {name} on {device}, it is on {tensor.device}.")
 
     def weights(self) -> Iterator[tuple[str, Tensor, torch.device]]:
+        """See `gen.models.base.Model.weights`."""
+        return (one for one in self._tensors() if not _is_memory(one[0]))
+
+    def working_memory(self) -> Iterator[tuple[str, Tensor, torch.device]]:
+        """See `gen.models.base.Model.working_memory`."""
+        return (one for one in self._tensors() if _is_memory(one[0]))
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor, torch.device]]:
         """Every tensor that the model computes with: a name, the tensor, and the device that its module was given."""
         for module in self.exl2_model.modules:
             for part in (module, *module.submodules):
@@ -150,6 +158,11 @@ class Exllamav2Model(Model):
                 for name in ("sin", "cos", "scratch"):
                     for tensor in tensors_in(getattr(context, name, None), _items):
                         yield f"the table {name}", tensor, torch.device("cuda", context.device_idx)
+
+
+def _is_memory(name: str) -> bool:
+    """Whether a tensor of this name is scratch memory, or a part of it."""
+    return name == "the table scratch" or name.rpartition(".")[2].startswith("temp_")
 
 
 def _items(value: Any) -> Iterable[Any]:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
+from itertools import chain
 from threading import Lock
 from typing import Any
 from weakref import finalize
@@ -63,7 +64,7 @@ class Exllamav3Model(Model):
             layer_devices=tuple(layers),
             dtype=torch.float16,
         )
-        for name, tensor, device in self.weights():
+        for name, tensor, device in chain(self.weights(), self.working_memory()):
             if tensor.device != device:
                 raise DeviceError(f"exllamav3 was to put {name} on {device}, it is on {tensor.device}.")
         check_peer_copies(self.placement.devices)
@@ -118,20 +119,20 @@ class Exllamav3Model(Model):
 
     def check(self) -> Snapshot:
         """See `gen.models.base.Model.check`."""
-        return Snapshot([tensor for _, tensor, _ in self._own_weights()])
+        return Snapshot([tensor for _, tensor, _ in self.weights()])
 
     def version(self, checked: Snapshot) -> tuple[int, ...]:
         """See `gen.models.base.Model.version`."""
         return checked.versions()
 
-    def weights(self) -> Iterator[tuple[str, Tensor, torch.device]]:
-        """All weights and the cache: a name, the tensor, and the device that its module was given."""
-        yield from self._own_weights()
+    def working_memory(self) -> Iterator[tuple[str, Tensor, torch.device]]:
+        """See `gen.models.base.Model.working_memory`: the cache."""
         for layer in self.cache.layers.values():
             for tensor in layer.get_tensors():
                 yield f"the cache of {layer.attention.key}", tensor, torch.device(layer.attention.device)
 
-    def _own_weights(self) -> Iterator[tuple[str, Tensor, torch.device]]:
+    def weights(self) -> Iterator[tuple[str, Tensor, torch.device]]:
+        """All weights: a name, the tensor, and the device that its module was given."""
         for module in self.exl3_model:
             if module.device is not None:
                 device = torch.device(module.device)

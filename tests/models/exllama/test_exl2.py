@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import gen
 from gen.doctor import examine
+from gen.receipts.digests import weights_digest
 from tests.helpers.waits import waits
 from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, plain_of, tokens_of
 
@@ -37,6 +38,16 @@ def test_texts_are_the_same_alone_and_in_a_batch_and_no_token_is_waited_for(
         assert [tokens_of(generated(model, prompt, sampler)) for prompt in PROMPTS] == together
     (short, long), _ = waits(partial(generated, model, PROMPTS, sampler), 2, 4)
     assert short == long
+
+
+def test_the_digest_is_that_of_the_weights_alone(exl2: Callable[[str], Path]) -> None:
+    """Scratch memory has what was there before, and what forwards leave there."""
+    models = [gen.from_exllamav2(exl2("llama") / "exl2", device=1) for _ in range(2)]
+    with torch.inference_mode():
+        for number, model in enumerate(models):
+            for context in filter(None, model.exl2_model.device_context):
+                context.scratch.fill_(number)
+    assert weights_digest(models[0]) == weights_digest(models[1])
 
 
 PARTS = ["self_attn.q_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]

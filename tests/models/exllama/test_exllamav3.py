@@ -15,6 +15,7 @@ import gen
 from gen.doctor import examine
 from gen.models.base import NoRoom
 from gen.models.exllama.exllamav3_model import Exllamav3Model
+from gen.receipts.digests import weights_digest
 from tests.models.exllama import checks, exllamav3_ext
 from tests.models.exllama.checkpoints import change, save, save_exl3
 from tests.models.exllama.checks import GPU0, GPU1, PROMPTS, SAMPLERS
@@ -142,6 +143,13 @@ def test_prompts_and_texts_longer_than_a_page_borrow_more(folders: Folders, tmp_
     for text, one in zip([prompt[:250], prompt], made, strict=True):
         plain.check_greedy(text, one.token_ids)
     assert model.free_pages == 8
+
+
+def test_the_digest_is_that_of_the_weights_alone(exl3: Path) -> None:
+    """What calls leave in the cache is no part of it, and is no change of the weights."""
+    model = of_kind("exl3", exl3)
+    made = gen.generate(model, PROMPTS[0], sampler=SAMPLERS["beams"], max_new_tokens=4, details=True)
+    assert made.receipt.model["weights"] == weights_digest(of_kind("exl3", exl3))
 
 
 def test_more_prompts_than_pages_take_turns(folders: Folders) -> None:
