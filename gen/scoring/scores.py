@@ -269,6 +269,7 @@ def _read_options(options: Any) -> tuple[list[Option], list[str]]:
     Raises:
         ArgumentError: one of them has no text, or is the key of another one.
     """
+    options = getattr(options, "__value__", options)  # of a `type` statement
     if isinstance(options, type) and issubclass(options, Enum):
         options = list(options)
     elif options is bool:

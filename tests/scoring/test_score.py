@@ -10,6 +10,7 @@ import pytest
 import torch
 from accelerate import dispatch_model  # type: ignore[import-untyped]
 from torch import Tensor
+from typing_extensions import TypeAliasType
 
 import gen
 import gen.scoring.scorer
@@ -226,6 +227,7 @@ class Answer(Enum):
     ("options", "values", "texts"),
     [
         (Literal["ja", 3, None], ["ja", 3, None], ["ja", "3", "null"]),
+        (TypeAliasType("Known", Literal["ja", 3, None]), ["ja", 3, None], ["ja", "3", "null"]),
         (Answer, [Answer.YES, Answer.SEVEN], ["yes", "7"]),
         (bool, [True, False], ["true", "false"]),
         ([10, 2.5, "zehn ü"], [10, 2.5, "zehn ü"], ["10", "2.5", "zehn ü"]),
