@@ -114,6 +114,7 @@ class RowPool:
         for device in self._model.placement.devices:
             if device.type == "cuda":
                 resolve_device(device)  # a missing device raises here, and not in torch when its memory is asked for
+        count = max(count, self.least)
         if (idle := self._take_idle(count)) is not None:
             return idle
         count = self.whole(count)

@@ -18,7 +18,8 @@ def _tokens(result: Any) -> list[tuple[list[int], str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "returned"), [(None, 1), (greedy(), 1), (multinomial(3, temperature=0.8), 1), (beam_search(2), 2)]
+    ("sampler", "returned"),
+    [(None, 1), (greedy(), 1), (multinomial(3, temperature=0.8), 1), (beam_search(2), 2), (beam_search(5), 1)],
 )
 def test_every_prompt_has_once_what_generate_gives(llama: Any, sampler: Any, returned: int) -> None:
     prompts: list[Any] = ["ab" * (number % 7) + "c" for number in range(23)] + [[97, 98]]
