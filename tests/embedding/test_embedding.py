@@ -95,16 +95,6 @@ def test_threads_may_share_an_encoder() -> None:
             assert torch.equal(vectors, expected)
 
 
-def test_progress_goes_to_stderr_and_only_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    model = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
-    gen.embed(model, TEXTS)
-    assert capsys.readouterr() == ("", "")
-    gen.embed(model, TEXTS, progress=True, batch_size=2)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "6/6" in err
-
-
 def test_no_texts_have_no_vectors_of_the_usual_width() -> None:
     model = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
     for normalize in (True, False):

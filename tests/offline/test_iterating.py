@@ -104,12 +104,3 @@ def test_without_prompts_there_are_no_texts_and_an_early_end_leaves_the_model_wh
     next(texts)
     texts.close()  # type: ignore[attr-defined]  # it is a generator
     assert list(gen.generate_iter(llama, ["a"], seed=1)) == [(0, gen.generate(llama, "a", seed=1))]
-
-
-def test_prompts_have_log_probabilities_and_an_end_in_time_as_in_generate(llama: Any) -> None:
-    settings: Any = {"seed": 1, "details": True}
-    [(_, found)] = gen.generate_iter(llama, ["abc"], prompt_logprobs=2, max_new_tokens=3, **settings)
-    expected = gen.generate(llama, "abc", prompt_logprobs=2, max_new_tokens=3, **settings)
-    assert found.prompt_logprobs == expected.prompt_logprobs
-    [(_, cut)] = gen.generate_iter(llama, ["abc"], max_time=1e-9, eos_token_id=[], **settings)
-    assert cut.finish_reason == "timeout"
