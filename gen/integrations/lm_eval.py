@@ -23,6 +23,7 @@ from gen.errors import ArgumentError, show
 from gen.models.base import Model
 from gen.models.checks import check_model
 from gen.requests.chats import chat_text
+from gen.requests.prompts import ends_of
 from gen.scoring.pairs import Pair
 from gen.scoring.scorer import Scorer
 
@@ -82,9 +83,9 @@ class GenLM(TemplateLM):  # type: ignore[misc]
     @property
     def eot_token_id(self) -> int:
         """The token that is put before a text without a context if there is no bos token."""
-        if not self.model.eos_token_ids:
+        if not (ends := ends_of(self.model)):
             raise ArgumentError("the model has no eos token to put before a text without a context.")
-        return self.model.eos_token_ids[0]
+        return ends[0]
 
     @property
     def prefix_token_id(self) -> int:

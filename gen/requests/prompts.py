@@ -131,6 +131,11 @@ def vocabulary(model: Model) -> int:
     return min(model.vocab_size, model.tokenizer.vocab_size)
 
 
+def ends_of(model: Model) -> tuple[int, ...]:
+    """The ids that end the model's texts, without those that are no tokens of its tokenizer, which a model may name."""
+    return tuple(token_id for token_id in model.eos_token_ids if token_id < vocabulary(model))
+
+
 def _check_texts(prompt: Prompt) -> None:
     """Raise an ArgumentError for a lone surrogate in a prompt's text, or in one of its messages."""
     if isinstance(prompt, str):

@@ -19,6 +19,7 @@ from gen.requests.prompts import (
     Prompt,
     begun_message,
     cut_left,
+    ends_of,
     messages_of,
     no_room,
     read_one_prompt,
@@ -81,8 +82,7 @@ def read_requests(
     limits: Sequence[int | None] = [None] * len(prompts)
     if asked is not None:
         limits = of_each("max_new_tokens", "whole number", asked, len(prompts), partial(read_whole, "max_new_tokens"))
-    # a model may name ids that are no tokens of its tokenizer
-    eos_token_ids = tuple(token_id for token_id in model.eos_token_ids if token_id < vocabulary(model))
+    eos_token_ids = ends_of(model)
     if settings.eos_token_id is not None:
         eos_token_ids = tuple(read_token_ids("eos_token_id", settings.eos_token_id, vocabulary(model)))
     stops = read_stops_of_each(settings.stop, len(prompts))

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from gen.errors import show
 from gen.models.base import Model
+from gen.requests.prompts import ends_of
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Sampler
 from gen.samplers.penalties import Penalties
 from gen.server.bodies import Body
@@ -128,7 +129,7 @@ class SamplingFields(Body):
         """Further arguments of `Engine.submit`: where a text ends, and what is left out of it."""
         ends: list[int] | None = None
         if self.stop_token_ids or self.ignore_eos:
-            ends = [*(() if self.ignore_eos else model.eos_token_ids), *(self.stop_token_ids or ())]
+            ends = [*(() if self.ignore_eos else ends_of(model)), *(self.stop_token_ids or ())]
         return {
             "stop": self.stop,
             "include_stop": self.include_stop_str_in_output,

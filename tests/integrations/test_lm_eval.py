@@ -15,7 +15,7 @@ from lm_eval.tasks import TaskManager
 
 import gen
 from gen.integrations.lm_eval import GenLM, main
-from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 
 DEMO = Path(gen.__file__).parent / "models" / "demo"
 HEAD = "Once upon a time there was a clever girl named Ada. " * 3
@@ -146,6 +146,13 @@ def test_what_a_task_asks_for_and_gen_does_not_know_is_refused(model: Any) -> No
 def test_a_model_that_is_loaded_takes_no_options_of_loading(model: Any) -> None:
     with pytest.raises(gen.ArgumentError, match="dtype, device_map: pretrained is a model that is loaded already"):
         GenLM(model.model, dtype="float16", device_map="auto")
+
+
+def test_an_end_that_is_no_token_stands_before_no_text() -> None:
+    scripted = ScriptedModel("abc")
+    ends = scripted.eos_token_ids
+    scripted.eos_token_ids = (999, *ends)
+    assert (GenLM(scripted).eot_token_id,) == ends
 
 
 def test_numbers_that_the_model_cannot_follow_are_refused() -> None:

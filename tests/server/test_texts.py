@@ -213,6 +213,16 @@ def test_a_token_begins_where_its_character_does_and_a_special_one_takes_no_plac
     assert shown["text"][after] == "\U0001f642"
 
 
+def test_further_ends_leave_out_those_of_the_model_that_are_no_tokens() -> None:
+    model = ScriptedModel("abc")
+    model.eos_token_ids = (999, *model.eos_token_ids)
+    with gen.Engine(model) as engine:
+        client = Client(gen.server.app(engine))
+        for fields, text in (({}, "abc"), ({"stop_token_ids": [ord("z")]}, "abc"), ({"stop_token_ids": [98]}, "a")):
+            [told] = client.post(TEXT, {"prompt": "x", **fields}).json["choices"]
+            assert (told["text"], told["finish_reason"]) == (text, "stop")
+
+
 @pytest.mark.parametrize(("prompt", "places"), [("", [0, 3, 7]), ([1], [0, 3, 7]), ("the", [0, 4, 8])])
 def test_a_space_that_decoders_leave_out_at_the_start_takes_no_place(prompt: Any, places: list[int]) -> None:
     model = ScriptedModel(lambda _: words, vocab_size=265)
