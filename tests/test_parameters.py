@@ -175,7 +175,7 @@ def run_job(model: Any, prompt: Any, given: Cases) -> Any:
         driver = SimpleNamespace(rehearse=lambda: {**asked}, run=lambda **more: asked | more)
         patch.setattr("gen.offline.job.Driver", lambda **more: asked.update(more) or driver)
         patch.setattr("gen.offline.job.BatchReport", dict)
-        made = gen.run_batch("in.jsonl", "out", model="demo", **given)
+        made: Any = gen.run_batch("in.jsonl", "out", model="demo", **given)
     settings, worker = made.pop("settings"), Worker.__new__(Worker)
     vars(worker).update(_settings=settings, _model=model, _reader=Reader(model, settings))
     read = worker._reader.read(Row(id="a", prompt=prompt))
@@ -206,7 +206,7 @@ def run(function: Any, model: Any, given: Cases) -> Any:
     if function is gen.run_batch:
         return run_job(model, prompt, asked)
     if function is gen.generate_iter:
-        asked = {"rows": 1} | asked
+        asked.setdefault("rows", 1)
         return [*function(model, [prompt], **asked)]
     if function in (gen.generate, gen.stream, gen.agenerate, gen.astream):
         return ended(function(model, prompt, **asked))
