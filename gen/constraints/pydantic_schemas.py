@@ -77,7 +77,7 @@ def _options_in(schema: Any) -> list[Any]:
 def _unhashable(schema: Any) -> str:
     """Which of a core schema's values cannot be hashed; "" if all can."""
     kind = schema["type"]
-    if kind in ("any", "list", "dict", "set", "typed-dict", "deque", "counter", "ordered-dict"):
+    if kind in ("any", "list", "dict", "set", "typed-dict", "deque", "counter", "ordered-dict", "generator"):
         return "values of any type" if kind == "any" else f"{kind}s, which cannot be hashed"
     if kind in ("model", "dataclass"):
         return "" if getattr(schema["cls"], "__hash__", None) else f"{schema['cls'].__name__}, which cannot be hashed"
@@ -127,6 +127,8 @@ def _checked(schema: Any, made: Any) -> Any:
     """The JSON schema of a value that a function looks at last."""
     inner, converted = _under_functions(schema)
     odd = inner["type"] in ("model", "dataclass", "bool") or made.get("format", "password") != "password"
+    odd |= (inner["type"], made.get("type")) == ("decimal", "string")
+    odd |= inner["type"] == "enum" and inner.get("sub_type") is None  # whose members are no str, int or float
     for name, bound in _own_check(schema).items():
         asked: dict[str, Any]
         if name in _LENGTHS and not odd:
@@ -150,6 +152,11 @@ def _is_exact(bound: Any) -> bool:
 
 def _with_also(made: Any, asked: Any, converted: bool) -> Any:
     """A JSON schema with what else is asked; of values of any type, if a function of the user's reads them before."""
+    kind, kinds = made.get("type"), asked.get("type", [])
+    kinds = ["integer", "number"] if kinds == "number" else [kinds] if isinstance(kinds, str) else kinds
+    if kinds and isinstance(kind, str) and kind not in kinds and not converted:
+        why = f"pydantic knows this limit for values of type {' or '.join(kinds)}, and here they are of type {kind}"
+        return {**made, REFUSED: f"{why}; write it where such values are, as in list[Annotated[int, Field(gt=0)]]"}
     asked = {word: said for word, said in asked.items() if word != "type" or not (converted or "type" in made)}
     return {**made, "allOf": [*made.get("allOf", ()), asked]} if made.keys() & asked.keys() else {**made, **asked}
 

@@ -57,9 +57,14 @@ def schema_of(output_type: Any, *, required: Literal["all"] | None = None) -> tu
     if why := _refusal(adapter.core_schema):
         raise ConstraintError(f"{show(output_type)}: {why}.")
     parts = list(schemas_in(schema))
-    converted = any([part.pop(CONVERTED, False) for _, part in parts])
+    todo = [part for _, part in parts if part.pop(CONVERTED, False)]
+    converted = set[int]()  # the ids of all schemas whose values a function of the user's reads, or what holds them
+    while todo:
+        new = [one for _, one in schemas_in(todo.pop()) if id(one) not in converted]
+        converted.update(map(id, new))
+        todo += [resolved(one, schema) for one in new if "$ref" in one]
     for path, part in parts:
-        if (unread := part.pop(UNREAD, None)) and not converted:
+        if (unread := part.pop(UNREAD, None)) and id(part) not in converted:
             part[REFUSED] = unread
         if part.get("format") in pydantic_spelling.FORMATS:
             part |= pydantic_spelling.FORMATS[part.pop("format")]

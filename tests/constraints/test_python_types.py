@@ -520,7 +520,17 @@ def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
             Annotated[set[Annotated[Decimal, Field(max_digits=2)] | Literal["0"]], Field(min_length=2)],
             "at least two members that may be read as one",
         ),
+        (set[Iterable[int]], "#: a set of generators, which cannot be hashed"),
         (Annotated[Path, Field(max_length=3)], "max_length of what is not plainly of one type"),
+        (
+            Annotated[list[int], Field(ge=0)],
+            "#: pydantic knows this limit for values of type integer or number, and here they are of type array; write",
+        ),
+        (dict[str, Annotated[str, Field(gt=3)]], "#/additionalProperties: .* integer or number, .* of type string"),
+        (Annotated[float, Field(min_length=1)], "array or object or string, and here they are of type number"),
+        (Annotated[dict[str, int], Field(pattern="^a$")], "of type string, and here they are of type object"),
+        (Annotated[Color, Field(max_length=3)], "max_length of what is not plainly of one type"),
+        (Annotated[Decimal, Field(max_digits=3), Same, Field(gt=3)], "gt of what is not plainly of one type"),
         (Annotated[pydantic.RootModel[int], Field(gt=3)], "gt of what is not plainly of one type"),
         (Annotated[int | float, Field(le=Decimal("0.1"))], "le of what is not plainly of one type"),
         (Annotated[date | datetime, Field(ge=date(2020, 1, 1))], "ge of what is not plainly of one type"),
@@ -608,6 +618,8 @@ def test_options_that_a_function_of_the_users_makes_readable_are_taken() -> None
     assert plan.table is not None and plan.table().accepts(text.encode())
     read = plan.parse(text)
     assert (read.first, read.second) == (Days.FIRST, Days.FIRST)
+    with pytest.raises(ConstraintError, match=r"pydantic reads no JSON as <Days[.]FIRST: "):  # which no function reads
+        read_plan(tuple[Both, Literal[Days.FIRST]])
 
 
 PATH = AliasPath("names", 0)
