@@ -18,6 +18,7 @@ from gen.constraints.automata.parsing import with_flags
 from gen.constraints.automata.regexes import choice_table, regex_table, text_table
 from gen.constraints.automata.rust_syntax import NO_FORCING, choice_grammar, regex_grammar, text_grammar
 from gen.constraints.composing.trees import Calls, Plan, Tree, Word
+from gen.constraints.constraint import Constraint
 from gen.constraints.output_types import (
     Choice,
     Either,
@@ -95,6 +96,7 @@ def _written(write: Callable[[], str]) -> str:
 
 _HINTS: dict[Any, str] = {
     ToolCallsType: "gen.tool_calls is a whole text, and no part of one",
+    Constraint: "a part is the type itself, without gen.compile",
     str: "gen.regex takes a pattern, gen.choice a list of options",
     dict: "gen.json_schema takes a schema",
     list | tuple | set: "gen.choice takes options; a list of types is for a list of prompts, one for each",

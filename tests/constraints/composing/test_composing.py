@@ -153,6 +153,11 @@ def test_what_cannot_be_held_to_is_refused(model: Any, make: Any, message: str) 
         gen.compile(model, make())
 
 
+def test_a_part_is_no_compiled_type(model: Any) -> None:
+    with pytest.raises(gen.ConstraintError, match=r"a part is the type itself, without gen.compile"):
+        gen.compile(model, gen.sequence("x", gen.compile(model, int)))
+
+
 class TestSpecialTokens:
     def ids(self, model: Any) -> dict[str, int]:
         return {text: token_id for token_id, text in model.tokenizer.special_tokens.items()}
