@@ -16,6 +16,7 @@ from gen.models.base import Model, Rows
 from gen.models.checks import new_rows
 from gen.receipts.digests import weights_version
 from gen.requests.prompts import vocabulary
+from gen.runtime.isolation import settings_of_the_process
 from gen.samplers import MultinomialSampler
 from gen.samplers.backends.blocks import BLOCK
 from gen.samplers.backends.random import log_uniform, weyl
@@ -57,17 +58,18 @@ def scale(sampler: Sampler) -> float:
 def tolerance(model: Model, tokens: Sequence[int], recorded: str | None = None) -> float:
     """How far the difference of two logits may be from that of the same logits in another batch, or another dtype.
 
-    It is measured on the model, once for its weights: the same tokens are read one by one, side by side, and in four
-    equal rows, and the largest difference among the log-probabilities of likely tokens counts, four times.
+    It is measured on the model, once for its weights and torch's settings: the same tokens are read one by one, side by
+    side, and in four equal rows, and the largest difference among the log-probabilities of likely tokens counts, four
+    times.
 
     Args:
         tokens: of a prompt and its text.
         recorded: the dtype of the model that made the text; if it is coarser, the differences are as much larger.
     """
-    version, dtype = weights_version(model), model.placement.dtype
-    known = _kept.get(model)
-    if known is None or known[0] != (version, dtype):
-        known = _kept[model] = (version, dtype), _measure(model, tokens)
+    dtype, known = model.placement.dtype, _kept.get(model)
+    rests_on = weights_version(model), dtype, settings_of_the_process()
+    if known is None or known[0] != rests_on:
+        known = _kept[model] = rests_on, _measure(model, tokens)
     theirs = getattr(torch, recorded or "", None)
     coarser = torch.finfo(theirs).eps / torch.finfo(dtype).eps if isinstance(theirs, torch.dtype) else 1.0
     return known[1] * max(1.0, coarser)

@@ -14,7 +14,7 @@ import gen
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.runner import run_all
-from gen.receipts.margins import margin
+from gen.receipts.margins import margin, tolerance
 from gen.receipts.reading import read_receipt
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.helpers.demo import short_demo
@@ -180,6 +180,18 @@ def test_rows_that_read_token_by_token_and_others(architecture: str) -> None:
     wrong = replace(receipts[1], token_ids=[*receipts[1].token_ids[:7], 7, *receipts[1].token_ids[8:]])
     found = gen.verify(model, [receipts[0], wrong, receipts[2]])
     assert [(one.kind, one.at) for one in found] == [("equal", None), ("different", 7), ("equal", None)]
+
+
+def test_the_tolerance_is_measured_again_where_torch_rounds_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, measured = short_demo(), iter([1.0, 2.0])
+    monkeypatch.setattr("gen.receipts.margins._measure", lambda *given: next(measured))
+    assert [tolerance(model, [1, 2]) for _ in range(2)] == [1.0, 1.0]
+    matmul: Any = torch.backends.cuda.matmul
+    try:
+        matmul.allow_fp16_accumulation = True
+        assert tolerance(model, [1, 2]) == 2.0
+    finally:
+        matmul.allow_fp16_accumulation = False
 
 
 def test_margins_are_what_turns_a_draw() -> None:
