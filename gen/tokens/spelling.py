@@ -27,10 +27,10 @@ def spelled_tokens(
     Raises:
         ConstraintError: the tokenizer is neither byte-level BPE nor SentencePiece with byte fallback.
     """
-    for read, may_begin in ((_read_byte_level, (b"",)), (_read_sentence_pieces, (b"", b" "))):
+    for read in (_read_byte_level, _read_sentence_pieces):
         spelled = read(pieces, added)
-        if all(_spell(spelled, encode(text)) in [first + text.encode() for first in may_begin] for text in _SAMPLES):
-            return spelled
+        if all(_spell(spelled, encode(text)) in (text.encode(), f" {text}".encode()) for text in _SAMPLES):
+            return spelled  # some tokenizers of both kinds put a space before a text
     raise ConstraintError(
         "output types need a tokenizer whose tokens spell the bytes of a text: byte-level BPE, or SentencePiece with "
         "byte fallback. With this tokenizer, the tokens of a text do not spell that text."

@@ -145,6 +145,9 @@ def test_it_tells_the_bytes_of_a_token() -> None:
     assert told == [*(bytes([byte]) for byte in range(256)), b"", b"", b"", b"<plain>"]
     demo = gen.load("demo").tokenizer
     assert b"".join(demo.token_bytes(token_id) for token_id in demo.encode_plain("naïve 日本")) == "naïve 日本".encode()
+    wrapped.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)  # as RoBERTa's
+    spaced = Tokenizer(wrapped)
+    assert spaced.encode_plain("a") == [*b" a"] and spaced.all_token_bytes() == told
     for wrong in (260, -1, "a"):
         with pytest.raises(ArgumentError, match="token_id"):
             tokenizer.token_bytes(wrong)  # type: ignore[arg-type]
