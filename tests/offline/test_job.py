@@ -158,7 +158,7 @@ class Even(BaseModel):
 
 
 def test_a_value_that_its_type_refuses_is_a_failed_row_with_its_text(tmp_path: Path) -> None:
-    source = write_rows(tmp_path / "rows.jsonl", [{"prompt": f"{number}:"} for number in range(12)])
+    source = write_rows(tmp_path / "rows.jsonl", [{"id": number, "prompt": f"{number}:"} for number in range(12)])
     report = gen.run_batch(source, tmp_path / "out", model="demo", output_type=Even, batch_size=4, seed=1)
     results = read_parts(report.parts)
     odd = [json.loads(result["text"])["number"] % 2 for result in results]
@@ -171,11 +171,11 @@ def test_chats_whose_value_is_refused_are_asked_again_as_generate_does(tmp_path:
     chats = [[{"role": "user", "content": f"{number} apples"}] for number in range(8)]
     body = {"messages": chats[0], "seed": 3}
     line = {"custom_id": "body", "method": "POST", "url": "/v1/chat/completions", "body": body}
-    source = write_rows(tmp_path / "rows.jsonl", [*({"messages": chat} for chat in chats), line])
+    source = write_rows(tmp_path / "rows.jsonl", [*({"id": n, "messages": one} for n, one in enumerate(chats)), line])
     asked: Any = {"output_type": Even, "retries": 2, "describe": True}
     report = gen.run_batch(source, tmp_path / "out", model="demo", batch_size=4, seed=2, **asked)
     *results, answer = read_parts(report.parts)
-    seeds = [row_seed(2, Row(id=f"{source}:{number}")) for number in range(1, 9)]
+    seeds = [row_seed(2, Row(id=str(number))) for number in range(8)]
     expected = gen.generate(
         gen.load("demo"), chats, Even, seed=seeds, retries=2, describe=True, errors="return", details=True
     )
