@@ -19,6 +19,8 @@ from gen.server.errors import in_openai_form, refused, told
 from gen.server.protocols.chat import ChatBody, ChatWriter
 from gen.server.texts import Ended
 
+_WITHOUT = {"receipts": "receipts", "prompt_template": "prompt of the template: they have their own"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReadBody:
@@ -49,9 +51,10 @@ def read_body(
     for name in ("stream", "prompt_logprobs", "return_receipt"):
         if (given := getattr(fields, name)) is not None and given is not False:
             raise refused(f"{name} is for gen serve, and jobs have no such answers; leave it out.", name)
-    if settings.get("receipts") and "--receipts" not in known:
-        known.add("--receipts")
-        say("lines of OpenAI's format get no receipts.")
+    for name, words in _WITHOUT.items():
+        if settings.get(name) and f"--{name}" not in known:
+            known.add(f"--{name}")
+            say(f"lines of OpenAI's format get no {words}.")
     alone = fields.model_fields_set & {"cache_salt", "priority"}  # a job has its rows for itself
     for name in sorted({*fields.ignored, *alone} - known):
         known.add(name)

@@ -123,7 +123,8 @@ def _prompt(record: Mapping[str, Any], template: str | None) -> Any:
         )
     given = [name for name in ("prompt", "messages") if _given(record, name)]
     if len(given) != 1:
-        has = "both" if given else f"neither, but {', '.join(map(str, record)) or 'nothing'}"
+        others = [str(name) for name, value in record.items() if value is not None]
+        has = "both" if given else f"neither, but {', '.join(others) or 'nothing'}"
         raise ArgumentError(f"a row has a prompt or messages; this one has {has}. Or give a prompt template.")
     prompt = record[given[0]]
     messages = isinstance(prompt, list) and bool(prompt) and all(isinstance(one, dict) for one in prompt)
