@@ -105,7 +105,6 @@ class Rotary:
 
     Attributes:
         context: how many tokens texts may have.
-        rewritten: the ids of tensors that each forward of gen's fills with the same numbers.
     """
 
     def __init__(self, model: nn.Module, config: "PreTrainedConfig", asked: int | None, *, own: bool) -> None:
@@ -138,9 +137,13 @@ class Rotary:
         if (own or self.context.stretched) and found is None:
             self._fix_()
         self._expected = self._fixed()
-        unfixed = [(module, before) for module in self._parts for before, _, _ in _choosing(module)]
-        self.rewritten = frozenset(id(getattr(module, f"{before}inv_freq")) for module, before in unfixed)
         self.context.log(type(model).__name__)
+
+    @property
+    def rewritten(self) -> frozenset[int]:
+        """The ids of tensors that each forward of gen's fills with the same numbers; `.half()` makes others."""
+        choosing = [(module, before) for module in self._parts for before, _, _ in _choosing(module)]
+        return frozenset(id(getattr(module, f"{before}inv_freq")) for module, before in choosing)
 
     def _fix_(self) -> None:
         """Give the rotary embeddings the frequencies of the choice, and let their forwards choose no more."""

@@ -192,6 +192,14 @@ def test_steps_are_recorded_and_beginnings_stay_read(
     assert len(told) == (kind == "dynamic"), "a model that is the caller's, too, asks for the largest position"
 
 
+def test_beginnings_stay_read_where_the_frequencies_lie_elsewhere_by_now() -> None:
+    model = taken(model_of("longrope"), None)
+    model.hf_model.double()
+    with gen.Engine(model) as engine:
+        texts = [engine.submit(prompts_of(36)[0], sampler=GREEDY).completion() for _ in range(3)]
+    assert texts[2].cached_tokens >= 32
+
+
 def test_a_context_length_is_a_bound_and_more_than_the_config_allows_is_refused() -> None:
     hf_model, tokenizer = model_of("default"), byte_tokenizer()
     model = gen.from_transformers(hf_model, tokenizer, context_length=20)
