@@ -73,6 +73,8 @@ def _is_input(path: Path, manifest: Manifest) -> bool:
 
 def _read(folder: Path) -> Manifest:
     if not (folder / NAME).is_file():
+        if (driver := held_by(folder)) is not None:
+            raise GenError(f"{driver} prepares the job in {show_path(folder)}, and has begun no part yet; ask later.")
         raise GenError(f"{show_path(folder)} has no {NAME}; give the folder of a job.")
     return read_manifest(folder)[0]
 

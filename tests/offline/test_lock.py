@@ -14,6 +14,7 @@ import pytest
 
 import gen
 from gen.offline.files import held_by, locked
+from gen.offline.status import status
 
 # Takes the lock and says so. A program that has it and is killed is a zombie until somebody waits for it.
 DRIVER = """
@@ -44,6 +45,10 @@ def test_a_second_driver_is_told_who_has_the_folder(tmp_path: Path) -> None:
         assert held_by(tmp_path) == name
         with pytest.raises(gen.GenError, match=f"another gen batch run, {name}, works in"), locked(tmp_path):
             raise AssertionError("two have it")
+        with pytest.raises(gen.GenError, match=f"{name} prepares the job in .*, and has begun no part yet"):
+            status(tmp_path)
+    with pytest.raises(gen.GenError, match="give the folder of a job"):
+        status(tmp_path)
     with locked(tmp_path):
         assert held_by(tmp_path) == f"process {os.getpid()} on {socket.gethostname()}"
     assert held_by(tmp_path) is None
