@@ -66,6 +66,13 @@ def test_an_answer_of_any_type_may_come_after_a_thought(form: str, kind: Any, an
     assert stream.completion().reasoning == "Hm."
 
 
+@pytest.mark.parametrize("kind", [int, KINDS[-1]])
+def test_a_mark_of_several_tokens_takes_none_of_the_answers_room(kind: Any) -> None:
+    answer = "17" if kind is int else "abc"
+    made = gen.generate(scripted("Qwen3", answer), "x", kind, chat=True, max_new_tokens=4, details=True)
+    assert (made.text, made.reasoning, made.finish_reason) == (answer, "Hm.", "eos")
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", [None, City])
 def test_without_thinking_the_prompt_closes_the_thought(form: str, kind: Any) -> None:

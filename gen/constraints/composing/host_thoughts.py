@@ -33,6 +33,10 @@ class HostThoughtWalker(ThoughtWalker):
         return not self.state and self.matcher is not None and is_complete(self.matcher)
 
     @property
+    def full(self) -> bool:
+        return self.matcher is not None and super().full  # else the tokens are those of a mark
+
+    @property
     def only(self) -> int | None:
         """The token that alone may come next; None where others may."""
         return self._automaton.only.get(self._now)
