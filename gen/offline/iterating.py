@@ -25,6 +25,7 @@ from gen.loop.runner import Runner
 from gen.loop.speculation.settings import Speculate
 from gen.models.base import Model
 from gen.models.checks import check_model
+from gen.requests.images import read_images
 from gen.requests.prompts import Prompt
 from gen.requests.settings import AllSettings, read_settings, shows_settings, trial_prompt
 from gen.samplers.kinds import refuse_tensors
@@ -113,6 +114,8 @@ def generate_iter(
     # what all prompts share; a chat has a place for each image, the plain prompt "x" has none
     first = {"retries": retries, "thinking": _of_prompt("thinking", lists["thinking"], 0)}
     read(0, trial_prompt({**vars(shared), **first}), images=shared.images if shared.chat is True else None)
+    [pictures] = read_images(shared.images, None, local_files=shared.local_files)  # once for all prompts
+    shared = replace(shared, images=pictures)
     return _results(model, read, numbered, rows, options)
 
 

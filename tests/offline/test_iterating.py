@@ -88,6 +88,7 @@ def test_a_prompt_that_fails_is_an_error_and_costs_no_other_its_text(llama: Any)
         (["a"], {"rows": 0}, "rows must be a whole number at least 1, got 0"),
         (["a"], {"stop": [1]}, "stop"),
         (["a"], {"chat": True}, "chat template"),
+        (["a"], {"images": ["no.png"]}, "image 0: cannot read 'no.png'"),
         (["a"], {"temperature": 1}, "sampler=gen.samplers.multinomial"),
         (["a"], {"sampler": gen.samplers.multinomial(top_p=torch.ones(1))}, "parameters are tensors"),
         (["a"], {"output_type": gen.regex("a{9}"), "max_new_tokens": 8}, "has 9 tokens, max_new_tokens is 8"),
