@@ -173,6 +173,10 @@ def run_batch(
         raise ArgumentError("with the executor ray each actor has a GPU that Ray chooses; leave devices out.")
     if executor == "local" and ray_address is not None:
         raise ArgumentError('ray_address is for the executor "ray"; give executor="ray" too.')
+    flags = {"retry_failed": retry_failed, "dry_run": dry_run, "progress": progress, "receipts": receipts}
+    for name, flag in flags.items():  # workers check the others
+        if not isinstance(flag, bool):
+            raise ArgumentError(f"{name} must be True or False, got {show(flag)}")
     numbers = as_json({"batch_size": batch_size, "part_rows": part_rows, "seed": seed, "retries": retries})
     for name in ("batch_size", "part_rows"):
         if numbers[name] is not None:

@@ -379,6 +379,8 @@ def _inner() -> Any:
         ({"out": "s3://bucket/out"}, "got the URL"),
         ({"out": "a.jsonl"}, "is a file"),
         ({"batch_size": 0}, "batch_size must be a whole number at least 1, got 0"),
+        ({"dry_run": "no"}, "dry_run must be True or False, got 'no'"),
+        ({"receipts": 1}, "receipts must be True or False, got 1"),
         ({"devices": "cpu,"}, "devices must be names"),
         ({"prompt_template": "no column"}, "names of columns in braces"),
         ({"prompt_template": "{a!r}"}, "names of columns in braces"),
