@@ -52,18 +52,20 @@ _READ_OTHERWISE = {
     r"^(?:[^\\]|\\.)*?\(\?[a-z]*x[a-z-]*[:)].*\[": "in whose brackets its engine reads no spaces",
 }
 """What pydantic's engine reads otherwise than Python's re, in patterns that both read."""
+_OF_TEXTS = frozenset(["date", "datetime", "time", "timedelta", "uuid", "decimal", "url", "multi-host-url"]).union(
+    ["model", "dataclass", "lax-or-strict"]  # the last one is that of paths, addresses and secrets
+)
+"""Core schemas of values that are no str, though they are read from texts."""
 _ASCII = r"^[\x00-\x7f]*$"
 _STRIPPED = r"^(\S|\S[\s\S]*\S)?$"
+_PLAINER = "take a plainer type, such as Annotated[str, Field(pattern=...)], and convert the value"
 _SCALARS = ["null", "boolean", "number", "string"]
 _NOT_READ = ("serialization", "metadata", "cls", "default", "python_schema", "strict_schema")
 
 
 def alone(what: str) -> dict[str, str]:
     """The mark of a schema that says less than pydantic checks."""
-    return {
-        REFUSED: f"{what} is what pydantic alone can check; take a plainer type, such as "
-        "Annotated[str, Field(pattern=...)], and convert the value"
-    }
+    return {REFUSED: f"{what} is what pydantic alone can check; {_PLAINER}"}
 
 
 def _options_in(schema: Any) -> list[Any]:
@@ -118,7 +120,8 @@ def _under_functions(schema: Any) -> tuple[Any, bool]:
     """The core schema under functions that read a value, and whether one of these is the user's."""
     converted = False
     while schema["type"] in ("function-before", "function-wrap", "function-after"):
-        converted |= not _own_check(schema)
+        called = schema["function"]["function"]
+        converted |= not str(getattr(getattr(called, "func", called), "__module__", "")).startswith("pydantic.")
         schema = schema["schema"]
     return schema, converted
 
@@ -275,9 +278,14 @@ class PydanticSchemas(GenerateJsonSchema):
         """
         made = super().chain_schema(schema)
         first, *later = schema["steps"]
+        inner, converted = _under_functions(first)
+        inner = inner["schema"] if inner["type"] == "nullable" else inner
         for step in [_under_functions(one)[0] for one in later]:
             if step["type"] == "str":
-                made = _with_also(made, self.generate_inner(step), _under_functions(first)[1])
+                made = _with_also(made, self.generate_inner(step), converted)
+                if inner["type"] in _OF_TEXTS and not converted:
+                    why = "pydantic knows patterns and the like of str alone, not of this type"
+                    made |= {REFUSED: f"{why}; {_PLAINER}"}
         return made
 
     def update_with_validations(self, json_schema: Any, core_schema: Any, mapping: Any) -> None:

@@ -282,6 +282,8 @@ STRINGS: list[Any] = [
     Annotated[str, Same, Field(pattern="^a", max_length=3)],
     Annotated[str, Same, pydantic.StringConstraints(strip_whitespace=True, min_length=2, max_length=3)],
     Annotated[Literal["a", "b", "bc"], Field(pattern="^b", min_length=2)],
+    Annotated[pydantic.HttpUrl, pydantic.AfterValidator(str), Field(pattern="^https:")],
+    Annotated[Color, Field(pattern="^r")],
     Annotated[pydantic.AnyHttpUrl, Field(min_length=15, max_length=20)],
 ]
 OTHERS: list[Any] = [
@@ -529,6 +531,10 @@ def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
         (dict[str, Annotated[str, Field(gt=3)]], "#/additionalProperties: .* integer or number, .* of type string"),
         (Annotated[float, Field(min_length=1)], "array or object or string, and here they are of type number"),
         (Annotated[dict[str, int], Field(pattern="^a$")], "of type string, and here they are of type object"),
+        (Annotated[pydantic.HttpUrl, Field(pattern="^https:")], "#: pydantic knows patterns and the like of str alone"),
+        (dict[str, Annotated[Path, Field(pattern="[.]py$")]], "#/additionalProperties: pydantic knows patterns"),
+        (Annotated[date | None, Field(pattern="^2")], "pydantic knows patterns and the like of str alone"),
+        (Annotated[pydantic.SecretStr, pydantic.StringConstraints(strip_whitespace=True)], "pydantic knows patterns"),
         (Annotated[Color, Field(max_length=3)], "max_length of what is not plainly of one type"),
         (Annotated[Decimal, Field(max_digits=3), Same, Field(gt=3)], "gt of what is not plainly of one type"),
         (Annotated[pydantic.RootModel[int], Field(gt=3)], "gt of what is not plainly of one type"),
