@@ -51,15 +51,21 @@ class Each(Iterator[T], AsyncIterator[T]):
     def __init__(self, feed: Feed, take: Callable[[], T]) -> None:
         self._feed, self.take = feed, take
 
+    def _taken(self) -> T:
+        try:
+            return self.take()
+        except (StopIteration, StopAsyncIteration) as error:  # of a user's function; it would end `for` in silence
+            raise GenError(f"the text has failed: a function has raised {type(error).__name__}: {error}") from error
+
     def __next__(self) -> T:
-        while (found := self.take()) is NOTHING:
+        while (found := self._taken()) is NOTHING:
             self._feed.wait()
         if found is END:
             raise StopIteration
         return found
 
     async def __anext__(self) -> T:
-        while (found := self.take()) is NOTHING:
+        while (found := self._taken()) is NOTHING:
             await self._feed.arrival()
         if found is END:
             raise StopAsyncIteration

@@ -3,6 +3,7 @@
 import atexit
 import logging
 import os
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -239,12 +240,16 @@ class EngineThread:
                 self._expire()
                 self._work()
         except BaseException as failure:  # readers get errors of any kind, so that none of them waits for ever
-            logger.error("the engine's loop has failed: %s: %s", type(failure).__name__, failure)
-            self._failure = f"has failed ({type(failure).__name__}: {failure})"
             error = self._error = failure
-        self._end_all(error)
-        if self._when_closed is not None:
-            self._when_closed()
+            traceback.clear_frames(failure.__traceback__)  # the frames hold rows, which must be freed
+            said = f"{type(failure).__name__}: {failure}"
+            self._failure = f"has failed ({said})"
+            logger.error("the engine's loop has failed: %s", said)
+        finally:  # also where a class of the user cannot say what its error is
+            self._end_all(error)
+            self._finalizer.detach()  # it keeps this object as long as the owner is there, which may make another one
+            if self._when_closed is not None:
+                self._when_closed()
 
     def _end_all(self, error: BaseException) -> None:
         """Take no more requests, and end those that there are with an error."""

@@ -1,16 +1,21 @@
 """A request that fails in an engine's thread fails alone, and one that leaves costs waiting requests nothing."""
 
+import asyncio
+import gc
 import threading
 from collections.abc import Hashable
 from typing import Any
+from weakref import ref
 
 import pytest
+from torch import Tensor
 
 import gen
 from gen.loop import engine_thread
 from gen.loop.feed import Feed
 from gen.loop.runner import Runner
-from tests.helpers.engines import GatedModel, GatedRows
+from tests.helpers import ScriptedRows
+from tests.helpers.engines import GatedModel, GatedRows, engine_threads
 
 
 class CheckedModel(GatedModel):
@@ -59,6 +64,33 @@ def test_rows_that_cannot_be_made_fail_the_request_that_they_are_for() -> None:
         with pytest.raises(gen.ModelError, match="no memory"):
             engine.submit("a").completion()
         assert engine.submit("b").completion().text == "hello"
+
+
+def test_a_models_own_engine_that_has_failed_leaves_nothing_behind() -> None:
+    class Ended(BaseException):
+        pass
+
+    class Model(GatedModel):
+        class rows(GatedRows):
+            def step(self, token_ids: Tensor, view: int) -> Tensor:
+                raise Ended
+
+        def new_rows(self, count: int, length: int) -> ScriptedRows:
+            made = super().new_rows(count, length)
+            there.append(ref(made))
+            return made
+
+    there, engines, model = list[Any](), list[Any](), Model()
+    for _ in range(3):
+        with pytest.raises(Ended):
+            asyncio.run(gen.agenerate(model, "x"))
+        [thread] = engine_threads() or [None]
+        if thread is not None:
+            thread.join()
+        engines.append(ref(model.idle._engine))
+    gc.collect()
+    assert [one() for one in there] == [None] * 3
+    assert [one() is None for one in engines] == [True, True, False]
 
 
 @pytest.mark.parametrize("full", [False, True])

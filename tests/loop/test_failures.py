@@ -11,6 +11,7 @@ from torch import Tensor
 import gen
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
+from tests.helpers.engines import text_of
 from virtual_gpus import virtual_gpus
 
 PROMPTS = ["once upon", "a", "the cat sat on the mat", "xy", "to be or not to be", "12", "ab"]
@@ -245,6 +246,25 @@ def test_a_text_that_cannot_be_decoded_fails_alone(llama: Any, monkeypatch: pyte
     results = caught.value.results
     assert type(results.pop(BAD)) is Planted
     assert results == expected[:BAD] + expected[BAD + 1 :]
+
+
+@pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration])
+def test_a_function_that_ends_an_iteration_ends_no_stream_in_silence(kind: type[Exception], llama: Any) -> None:
+    def processor(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        if lengths.max() > 4:
+            raise kind("no more")
+        return logits
+
+    arguments: Any = {"sampler": greedy(), "logits_processors": [processor]}
+    with pytest.raises(gen.GenError, match=f"a function has raised {kind.__name__}: no more"):
+        "".join(gen.stream(llama, "ab", **arguments))
+
+    async def read() -> None:
+        await text_of(gen.astream(llama, "ab", **arguments))
+
+    with pytest.raises(gen.GenError, match=f"a function has raised {kind.__name__}: no more"):
+        asyncio.run(read())
+    llama.release()
 
 
 @pytest.mark.parametrize("call", [0, 2, 7])
