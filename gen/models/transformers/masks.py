@@ -46,12 +46,8 @@ class Masks:
     """
 
     def __init__(self, config: "PreTrainedConfig", *, flat: bool, dtype: torch.dtype) -> None:
-        self.flat, self._dtype = flat, dtype
-        windowed = config.model_type not in _WITHOUT_WINDOW
-        self._window = getattr(config, "sliding_window", None) if windowed else None
-        self._chunk = getattr(config, "attention_chunk_size", None)
+        self.flat, self._dtype, self._config = flat, dtype, config
         self._by_name: dict[str, str | None] | None = None
-        self._all = FULL
         kinds = dict.fromkeys(getattr(config, "layer_types", None) or ())
         if _WITHOUT_TOKENS & kinds.keys() and not {SLIDING, CHUNKED} & kinds.keys():
             self.flat = True
@@ -63,10 +59,6 @@ class Masks:
                         f"{type(config).__name__} has layers of the kind {kind!r}, which gen does not know."
                     )
                 self._by_name |= _KINDS[kind]
-        elif self._window is not None:
-            self._all = SLIDING
-        elif self._chunk is not None:
-            self._all = CHUNKED
         self._numbers: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def of(self, queries: Tensor, columns: Tensor) -> Tensor | dict[str, Tensor | None]:
@@ -82,21 +74,29 @@ class Masks:
         if self.flat:
             return columns <= queries[:, -1:]
         if self._by_name is None:
-            return self._numbered(self._seen(self._all, queries, columns))
+            bound = SLIDING if self._window is not None else CHUNKED
+            return self._numbered(self._seen(bound, queries, columns))
         made: dict[str | None, Tensor | None] = {None: None}
         for kind in self._by_name.values():
             if kind not in made and kind is not None:
                 made[kind] = self._numbered(self._seen(kind, queries, columns))
         return {name: made[kind] for name, kind in self._by_name.items()}
 
+    @property
+    def _window(self) -> int | None:
+        """As the config has it now, which may change from call to call."""
+        windowed = self._config.model_type not in _WITHOUT_WINDOW
+        return getattr(self._config, "sliding_window", None) if windowed else None
+
     def _seen(self, kind: str, queries: Tensor, columns: Tensor) -> Tensor:
         """(rows, tokens, view), bool."""
         own = queries.unsqueeze(-1)
         seen = columns <= own
-        if kind == SLIDING and self._window is not None:
-            seen = seen & (columns > own - self._window)
-        elif kind == CHUNKED and self._chunk is not None:
-            seen = seen & (columns // self._chunk == own // self._chunk)
+        chunk = getattr(self._config, "attention_chunk_size", None)
+        if kind == SLIDING and (window := self._window) is not None:
+            seen = seen & (columns > own - window)
+        elif kind == CHUNKED and chunk is not None:
+            seen = seen & (columns // chunk == own // chunk)
         return seen
 
     def _numbered(self, seen: Tensor) -> Tensor:

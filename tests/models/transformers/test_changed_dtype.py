@@ -12,7 +12,7 @@ import torch
 
 import gen
 from gen.models.transformers.model import TransformersModel
-from tests.helpers import byte_tokenizer, needs_kernels_that_agree, plain_choices, tiny_model
+from tests.helpers import byte_tokenizer, needs_kernels_that_agree, plain_choices, plain_greedy, tiny_model
 
 PROMPTS = [[1, 2, 3, 4, 5], [9, 8]]
 SETTINGS: dict[str, Any] = {"sampler": gen.samplers.greedy(), "max_new_tokens": 12, "eos_token_id": [], "details": True}
@@ -76,6 +76,16 @@ def test_a_packed_model_can_become_float16(tmp_path: Path) -> None:
     made = texts(model)
     assert (model.placement.dtype, model.placement.packed_dtype) == (torch.float16, None)
     assert made == fresh(model.hf_model)
+
+
+@pytest.mark.parametrize("window", [3, None])
+def test_another_window_counts_from_the_next_call_on(window: int | None) -> None:
+    hf_model = tiny_model("mistral_window")
+    model = gen.from_transformers(hf_model, byte_tokenizer())
+    for one in (8, window):
+        hf_model.config.sliding_window = one
+        for prompt, token_ids in zip(PROMPTS, texts(model), strict=True):
+            assert token_ids == plain_greedy(hf_model, prompt, 12)
 
 
 def test_scores_and_prefixes_follow_too() -> None:
