@@ -330,7 +330,7 @@ class Scheduler:
             jobs[0].fail(error)
             return
         for job in jobs:
-            job.alone = True
+            job.alone, job.cached = True, 0  # nothing is copied then
 
     def _step(self) -> None:
         """Launch a step of all live rows."""

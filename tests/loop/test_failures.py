@@ -248,6 +248,23 @@ def test_a_text_that_cannot_be_decoded_fails_alone(llama: Any, monkeypatch: pyte
     assert results == expected[:BAD] + expected[BAD + 1 :]
 
 
+def test_prompts_that_are_read_again_alone_have_no_cached_tokens(llama: Any) -> None:
+    left = iter([True])
+
+    def once(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        if next(left, False):
+            raise Planted("once")
+        return logits
+
+    prompts, arguments = ["the cat sat on the mat, " * 2 + name for name in "ab"], {"details": True, "seed": 1}
+    expected = gen.generate(llama, prompts, max_new_tokens=4, **arguments)
+    with gen.prefix(llama, prompts[0][:-1]) as prefix:
+        made: Any = gen.generate(llama, prompts, max_new_tokens=4, logits_processors=[once], **arguments)
+        assert told(made) == told(expected) and [one.cached_tokens for one in made] == [0, 0]
+        made = gen.generate(llama, prompts, max_new_tokens=4, logits_processors=[once], **arguments)
+        assert told(made) == told(expected) and [one.cached_tokens for one in made] == [len(prefix.token_ids)] * 2
+
+
 @pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration])
 def test_a_function_that_ends_an_iteration_ends_no_stream_in_silence(kind: type[Exception], llama: Any) -> None:
     def processor(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
