@@ -80,16 +80,18 @@ def distances(edges: Ints, final: Bools) -> Ints:
     """(states,): the fewest edges from each state to a final one; `FAR` where there is no way."""
     first, before = adjacency(edges[:, 3], edges[:, 0], len(final))
     new: list[bool] = (~final).tolist()
-    distance = np.where(final, 0, FAR).tolist()
-    front: list[int] = np.flatnonzero(final).tolist()
-    for state in front:  # breadth first, backwards
-        farther = distance[state] + 1
-        for source in before[first[state] : first[state + 1]]:
-            if new[source]:
-                new[source] = False
-                distance[source] = farther
-                front.append(source)
-    return np.array(distance, np.int32)
+    order: list[int] = np.flatnonzero(final).tolist()
+    ends = [0]  # in the order, of the states of each distance
+    while ends[-1] < len(order):  # breadth first, backwards
+        ends.append(len(order))
+        for state in order[ends[-2] :]:
+            for source in before[first[state] : first[state + 1]]:
+                if new[source]:
+                    new[source] = False
+                    order.append(source)
+    distance = np.full(len(final), FAR)
+    distance[order] = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+    return distance
 
 
 def trimmed(edges: Ints, final: Bools) -> Dfa | None:
