@@ -7,6 +7,8 @@ import math
 import re
 import shutil
 import subprocess
+from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +283,33 @@ def test_pairs_are_scored_by_their_cosine(similar: Client) -> None:
     pairs = similar.post("/v1/score", {"text_1": ["a cat"] * 2, "text_2": ["a cat", "two dogs"]}).json
     assert [each["score"] for each in one["data"]] == pytest.approx([each["score"] for each in pairs["data"]], abs=1e-6)
     assert one["data"][0]["score"] == pytest.approx(1, abs=1e-5) and one["usage"]["prompt_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("prompts", "default", "query", "document"),
+    [
+        ({"query": "two ", "document": "a "}, "query", "two ", "a "),
+        ({"query": "two ", "corpus": "the ", "passage": "a "}, None, "two ", "a "),
+        ({"query": "two ", "corpus": "a "}, None, "two ", "a "),
+        ({"query": "two "}, "query", "two ", ""),
+        ({"mine": "two "}, "mine", "", ""),
+    ],
+)
+def test_queries_and_documents_are_compared_after_prompts_of_their_own(
+    prompts: dict[str, str], default: str | None, query: str, document: str, engine: gen.Engine, similar: Client
+) -> None:
+    embedder = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
+    embedder.recipe = replace(embedder.recipe, prompts=prompts, default_prompt_name=default)
+    client = Client(gen.server.app(engine, embedder=embedder))
+    texts = [f"{query}the query", f"{document}a cat", f"{document}dogs"]
+    read = similar.post("/v1/embeddings", {"input": texts}).json
+    first, *others = [one["embedding"] for one in read["data"]]
+    expected = pytest.approx([cosine(first, one) for one in others], abs=1e-5)
+    ranked = client.post("/v1/rerank", {"query": "the query", "documents": ["a cat", "dogs"]}).json
+    assert [one["relevance_score"] for one in sorted(ranked["results"], key=itemgetter("index"))] == expected
+    scored = client.post("/v1/score", {"text_1": "the query", "text_2": ["a cat", "dogs"]}).json
+    assert [one["score"] for one in scored["data"]] == expected
+    assert ranked["usage"]["total_tokens"] == scored["usage"]["total_tokens"] == read["usage"]["total_tokens"]
 
 
 @pytest.mark.parametrize(

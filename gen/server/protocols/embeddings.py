@@ -2,6 +2,8 @@
 
 import base64
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -37,7 +39,9 @@ class EmbeddingsBody(EmbedderBody):
 
 def embeddings(served: Served, body: EmbeddingsBody) -> dict[str, Any]:
     """The vector of each text."""
-    embedder, name, vectors, tokens = _embedded(served, body.model, read_prompts(body.input, "input"))
+    texts = read_prompts(body.input, "input")
+    embedder, name = _embedder(served, body.model, len(texts))
+    vectors, tokens = _embedded(embedder, texts)
     if (wanted := body.dimensions) is not None:
         if wanted > vectors.shape[1]:
             raise refused(f"dimensions: the vectors of this model have {vectors.shape[1]}.", "dimensions")
@@ -56,21 +60,43 @@ def embeddings(served: Served, body: EmbeddingsBody) -> dict[str, Any]:
     return {"object": "list", "data": data, "model": name, "usage": usage}
 
 
-def _embedded(served: Served, given: str | None, texts: Sequence[Any]) -> tuple[Encoder, str, Tensor, int]:
-    """The embedder that a request asks for, its name, the vectors of texts, (texts, width), float32 on the CPU, and how
-    many tokens are read for them.
-    """
+def _embedder(served: Served, given: str | None, count: int) -> tuple[Encoder, str]:
+    """The embedder that a request with so many texts asks for, and its name."""
     embedder, names = served.settings.embedder, served.settings.embedder_names
     if embedder is None:
         raise ApiError(404, "this server has no embedder: start it with --embedder.", "model", "model_not_found")
     name = name_in(names, given)
-    if len(texts) > (most := served.settings.max_prompts):
-        raise refused(f"a request may have {most} texts, and this one has {len(texts)}.")
+    if count > (most := served.settings.max_prompts):
+        raise refused(f"a request may have {most} texts, and this one has {count}.")
+    return embedder, name
+
+
+def _embedded(embedder: Encoder, texts: Sequence[Any]) -> tuple[Tensor, int]:
+    """The vectors of texts, (texts, width), float32 on the CPU, and how many tokens are read for them."""
     before, tokens = read_prompt(embedder.recipe, None), 0
     for text in texts:
         row = text if isinstance(text, list) else embedder.tokenize([before + text])[0]
         tokens += len(row)
-    return embedder, name, embed(embedder, texts).float().cpu(), tokens
+    return embed(embedder, texts).float().cpu(), tokens
+
+
+def _compared(
+    served: Served, given: str | None, queries: Sequence[str], documents: Sequence[str]
+) -> tuple[str, Tensor, Tensor, int]:
+    """The embedder's name, the vectors of queries and of documents, of length 1, and how many tokens are read.
+
+    The prompts before them are those of sentence-transformers' `encode_query` and `encode_document`: never the folder's
+    default.
+    """
+    embedder, name = _embedder(served, given, len(queries) + len(documents))
+    found = []
+    for texts, names in ((queries, ("query",)), (documents, ("document", "passage", "corpus"))):
+        prompted, recipe = copy(embedder), embedder.recipe
+        prompt = next((each for each in names if each in recipe.prompts), None)
+        prompted.recipe = replace(recipe, default_prompt_name=prompt)
+        found.append(_embedded(prompted, texts))
+    (first, read), (second, more) = found
+    return name, normalize(first), normalize(second), read + more
 
 
 def _in_base64(vector: Any) -> str:
@@ -99,9 +125,8 @@ class ScoreBody(EmbedderBody):
 def rerank(served: Served, body: RerankBody) -> dict[str, Any]:
     """The documents, the likest to the query first; of equals, the earlier one."""
     documents = [_text_of(one) for one in body.documents]
-    _, name, vectors, tokens = _embedded(served, body.model, [body.query, *documents])
-    vectors = normalize(vectors)
-    found = (vectors[1:] @ vectors[0]).tolist()
+    name, query, vectors, tokens = _compared(served, body.model, [body.query], documents)
+    found = (vectors @ query[0]).tolist()
     order = sorted(range(len(found)), key=lambda number: -found[number])[: body.top_n]
     results: list[dict[str, Any]] = [{"index": number, "relevance_score": found[number]} for number in order]
     if body.return_documents:
@@ -116,9 +141,8 @@ def score(served: Served, body: ScoreBody) -> dict[str, Any]:
     second = [body.text_2] if isinstance(body.text_2, str) else body.text_2
     if not second or len(first) not in (1, len(second)):
         raise refused("text_1 must have one text, or as many as text_2.", "text_1")
-    _, name, vectors, tokens = _embedded(served, body.model, [*first, *second])
-    vectors = normalize(vectors)
-    found = (vectors[: len(first)] * vectors[len(first) :]).sum(1).tolist()
+    name, queries, documents, tokens = _compared(served, body.model, first, second)
+    found = (queries * documents).sum(1).tolist()
     data = [{"index": number, "object": "score", "score": one} for number, one in enumerate(found)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"id": new_id("score-"), "object": "list", "model": name, "data": data, "usage": usage}
