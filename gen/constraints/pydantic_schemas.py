@@ -138,6 +138,9 @@ def _checked(schema: Any, made: Any) -> Any:
             asked = dict.fromkeys(_LENGTHS[name], bound) | {"type": ["array", "object", "string"]}
             if inner["type"] == "url" and name == "max_length":  # a slash may be added to it
                 asked = {"allOf": [{"maxLength": bound - 1}]}
+            texts = inner["type"] in ("lax-or-strict", "nullable", "union")
+            if name == "max_length" and texts and any(one["type"] == "bytes" for one in core_schemas(inner)):
+                asked["allOf"] = [{"pattern": _ASCII}]  # pydantic counts bytes, of secrets
         elif name in _NUMBERS and not odd and _is_exact(bound):
             asked = {"type": "number"} | ({_NUMBERS[name]: float(bound)} if isfinite(bound) else {})
         else:

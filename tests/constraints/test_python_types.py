@@ -269,6 +269,7 @@ STRINGS: list[Any] = [
     Annotated[Decimal, Field(decimal_places=3, ge=-12, lt=Decimal("-0.05"))],
     Annotated[Decimal, Field(max_digits=2, decimal_places=2, gt=0)],
     pydantic.SecretStr,
+    Annotated[pydantic.SecretBytes, Field(min_length=2, max_length=4)],
     Path,
     IPv4Interface,
     IPv6Network,
