@@ -214,6 +214,20 @@ class Rooted(BaseModel):
     lines: list[int]
 
 
+class Aliased(BaseModel):
+    kind: Literal["aliased"]
+    lines: list[Apple] = Field(alias="Lines")
+
+
+class ByName(BaseModel):
+    model_config = ConfigDict(validate_by_alias=False, validate_by_name=True)
+    lines: list[int] = Field(alias="Lines")
+
+
+class Distinct(BaseModel):
+    lines: set[int] | set[float]
+
+
 class Listed(TypedDict, total=False):
     lines: Required[list[Apple]]
 
@@ -227,6 +241,9 @@ class Listed(TypedDict, total=False):
         (list[int] | list[float], "[1, 2.5]", None),
         (RootModel[list[int] | list[str]], '["a", "7"]', None),
         (list[Apple] | Pear, '[{"grams": 1}]', None),
+        (Aliased | Pears, '{"kind": "pears", "lines": [{"grams": 1}, {"grams": 2}]}', "lines"),
+        (Pears | Aliased, '{"kind": "aliased", "Lines": [{"grams": 1}, {"grams": 2}]}', "lines"),
+        (ByName, '{"lines": [1, 2]}', "lines"),
         (Upper, '{"lines": ["a", "b"]}', "lines"),
         (Rooted, '{"root": "a", "lines": [1, 2]}', "lines"),
         (Listed, '{"lines": [{"grams": 1}]}', "lines"),
@@ -241,6 +258,12 @@ def test_items_are_those_of_the_whole_value(kind: Any, text: str, of: str | None
     value = value.root if isinstance(value, RootModel) else value
     whole = value if of is None else value[of] if isinstance(value, dict) else getattr(value, of)
     assert [(type(one), one) for one in found] == [(type(one), one) for one in whole]
+
+
+def test_items_of_a_set_that_have_waited_come_once_each() -> None:
+    stream = gen.stream(ScriptedModel('{"lines": [7.5, 2, 16]}'), "x", Distinct, sampler=greedy())
+    found = list(stream.items(of="lines"))
+    assert found[0] == 7.5 and sorted(found) == [2, 7.5, 16]
 
 
 def test_items_of_one_piece_come_before_the_error_of_a_later_one() -> None:

@@ -1,7 +1,7 @@
 """Values of an output type while its text grows: as far as they are written, or item by item."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Set
 from enum import Enum
 from functools import cached_property
 from itertools import islice
@@ -159,7 +159,7 @@ def items_of(constraint: Constraint | None, of: str | None) -> Found:
     tree = None if constraint is None else constraint.tree
     if isinstance(tree, Plan) and schema is not None:
         reader = _ItemReader(tree.python_type, of)
-        text = PartialJson(schema, () if reader.key is None else (reader.key,))
+        text = PartialJson(schema, reader.keys)
         if not text.may_have_items():
             raise _no_items(of)
 
@@ -227,25 +227,23 @@ class _ItemReader:
         of: the field that has the list; None for the value itself.
 
     Attributes:
-        key: what the list is called in the text.
+        keys: what the list may be called in the text; none for the value itself.
 
     Raises:
         ArgumentError: it has no such list.
     """
 
     def __init__(self, python_type: Any, of: str | None) -> None:
-        self.key, self._names = of, list[str]()
+        self.keys, self._names = [] if of is None else [of], list[str]()
         self._read: list[Callable[[str], Any]] = [json.loads]
-        self._given, self._waits = 0, False
+        self._given, self._waits = list[Any](), False
         if python_type is None:
             return
         fields = [_Field("", "", python_type)]
         if of is not None:
-            if not (found := _fields_of(python_type, of)):
+            if not (fields := _fields_of(python_type, of)):
                 raise ArgumentError(f"{show(python_type)} has no field {of!r} whose items could be given.")
-            self.key = found[0].written
-            fields = [one for one in found if one.written == self.key]
-            self._names = [one.name for one in fields]
+            self.keys, self._names = [one.written for one in fields], [one.name for one in fields]
         items = [(item, field.config) for field in fields for item in _items_of(field.hint)]
         if not items:
             raise ArgumentError(f"{show(fields[0].hint)} is no list whose items could be given.")
@@ -266,7 +264,7 @@ class _ItemReader:
             raise errors[0]
         self._waits = len({(type(one), repr(one)) for one in values}) > 1
         if not self._waits:
-            self._given += 1
+            self._given.append(values[0])
             yield values[0]
 
     def rest(self, value: Any) -> Iterator[Any]:
@@ -278,7 +276,10 @@ class _ItemReader:
             if (found := value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)) is not None:
                 value = _bare(found)
                 break
-        yield from islice(value, self._given, None)
+        if isinstance(value, Set):  # it has an order of its own
+            yield from (one for one in value if one not in self._given)
+        else:
+            yield from islice(value, len(self._given), None)
 
 
 def _bare(value: Any) -> Any:
@@ -319,7 +320,11 @@ def _fields_of(python_type: Any, of: str) -> list[_Field]:
         return []
     config = getattr(python_type, "model_config", getattr(python_type, "__pydantic_config__", None))
     known: Mapping[str, Any] = getattr(python_type, "__pydantic_fields__", {})
-    fields = [_Field(_written_name(name, one), name, one.annotation, config) for name, one in known.items()]
+    aliases = (config or {}).get("validate_by_alias") is not False
+    fields = [
+        _Field(_written_name(name, one) if aliases else name, name, one.annotation, config)
+        for name, one in known.items()
+    ]
     if not known:
         hints = get_type_hints(python_type, include_extras=True)
         fields = [_Field(name, name, hint, config) for name, hint in hints.items()]

@@ -5,7 +5,7 @@ number may become 37, so the value so far is {}.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,18 +27,18 @@ class PartialJson:
 
     Args:
         schema: the text's; a string that it makes one of several appears whole.
-        items_in: the array whose items are told: () for the text itself, ("lines",) for one in an object; None for
-            none.
+        items_in: the array whose items are told: () for the text itself, ("lines",) for one in an object, with all the
+            names that it may have there; None for none.
 
     Attributes:
         text: as far as it has come.
         certain: how many of its characters have the value so far, if what is open there is closed.
     """
 
-    def __init__(self, schema: Mapping[str, Any], items_in: Sequence[str] | None = None) -> None:
+    def __init__(self, schema: Mapping[str, Any], items_in: Collection[str] | None = None) -> None:
         from gen.constraints.schema.references import References  # with what compiles types; calls without need it not
 
-        self._root, self._items_in = schema, None if items_in is None else [*items_in]
+        self._root, self._items_in = schema, items_in
         self._references = References(schema)
         self.text, self.certain = "", 0
         self._at = 0
@@ -67,9 +67,9 @@ class PartialJson:
 
     def may_have_items(self) -> bool:
         """Whether the schema has the array whose items are told."""
-        schemas = [self._root]
-        for name in self._items_in or ():
-            schemas = self._references.below(schemas, name)
+        schemas, names = [self._root], self._items_in
+        if names:
+            schemas = [one for name in names for one in self._references.below(schemas, name)]
         return any("array" in one.get("type", "array") for one in self._references.branches(schemas))
 
     def take_items(self) -> list[str]:
@@ -142,20 +142,21 @@ class PartialJson:
             self.certain = self._at + 1
 
     def _begin_item(self) -> None:
-        if self._items_in is not None and self._item < 0 and self._path() == self._items_in:
+        if self._item < 0 and self._tells():
             self._item = self._at
 
     def _end_value(self, end: int) -> None:
         self.certain, self._reads = end, "value"
-        if self._item >= 0 and self._path() == self._items_in:
+        if self._item >= 0 and self._tells():
             self._whole.append((self._item, end))
             self._item = -1
 
-    def _path(self) -> list[str] | None:
-        """The names that lead to the innermost array; None where what is open is none, or is in another array."""
-        if not self._open or self._open[-1].is_object or not all(one.is_object for one in self._open[:-1]):
-            return None
-        return [str(one.name) for one in self._open[:-1]]
+    def _tells(self) -> bool:
+        """Whether the innermost of what is open is the array whose items are told."""
+        if self._items_in is None or not self._open or self._open[-1].is_object:
+            return False
+        outer = self._open[:-1]
+        return [one.name in self._items_in for one in outer] == [True] if self._items_in else not outer
 
     def _may_grow(self) -> bool:
         """Whether the string that comes next may be shown before its end."""
