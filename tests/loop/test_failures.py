@@ -256,7 +256,8 @@ def test_prompts_that_are_read_again_alone_have_no_cached_tokens(llama: Any) -> 
             raise Planted("once")
         return logits
 
-    prompts, arguments = ["the cat sat on the mat, " * 2 + name for name in "ab"], {"details": True, "seed": 1}
+    prompts = ["the cat sat on the mat, " * 2 + name for name in "ab"]
+    arguments: Any = {"details": True, "seed": 1}
     expected = gen.generate(llama, prompts, max_new_tokens=4, **arguments)
     with gen.prefix(llama, prompts[0][:-1]) as prefix:
         made: Any = gen.generate(llama, prompts, max_new_tokens=4, logits_processors=[once], **arguments)
