@@ -145,7 +145,7 @@ class _Writer:
     def _object(self, schema: Any, level: int, open_: Sequence[str]) -> str:
         pad, lines = "  " * (level + 1), []
         properties, required = schema.get("properties", {}), schema.get("required", ())
-        for name, part in properties.items():
+        for name, part in _properties(schema).items():
             if part is False:
                 continue
             said = self.said(part, level + 1, open_)
@@ -187,7 +187,7 @@ class _Writer:
         kind = schema.get("type", "object" if "properties" in schema else None)
         match kind[0] if isinstance(kind, list) else kind:
             case "object":
-                parts = {name: part for name, part in schema.get("properties", {}).items()}
+                parts = _properties(schema)
                 parts = {name: part for name, part in parts.items() if part is not False and not _is_open(part, open_)}
                 return {name: self.example(part, open_) for name, part in parts.items()}
             case "array":
@@ -210,6 +210,7 @@ class _Writer:
     def _joined(self, schema: Any) -> Any:
         """A schema with what the schemas of its `allOf` say."""
         schema = {word: said for word, said in self._references.own(schema).items() if word != "nullable"}
+        schema = _with_plain_bounds(schema)
         while parts := schema.get("allOf"):
             schema = {word: said for word, said in schema.items() if word != "allOf"}
             for part in reversed(parts):  # so that properties keep their order
@@ -235,12 +236,31 @@ def _also(schema: Any, asked: Any) -> Any:
     """A schema that says what another one does, too, where it says nothing itself."""
     if not isinstance(schema, dict) or not isinstance(asked, dict):
         return schema
+    schema, asked = _with_plain_bounds(schema), _with_plain_bounds(asked)
     made = {**{word: said for word, said in asked.items() if word not in _OF_ITSELF}, **schema}
+    for word in schema.keys() & asked.keys() & _TIGHTEST.keys():
+        made[word] = _TIGHTEST[word](schema[word], asked[word])
     if "required" in asked:
         made["required"] = [*schema.get("required", ()), *asked["required"]]
     if "properties" in asked:
         made["properties"] = {**asked["properties"], **schema.get("properties", {})}
     return made
+
+
+def _with_plain_bounds(schema: Any) -> Any:
+    """A schema whose bounds are numbers: `exclusiveMinimum: true` is draft 4's form."""
+    for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if isinstance(schema.get(exclusive), bool):
+            said = {exclusive if schema[exclusive] else bound: schema[bound]} if bound in schema else {}
+            schema = {word: one for word, one in schema.items() if word not in (bound, exclusive)} | said
+    return schema
+
+
+def _properties(schema: Any) -> dict[str, Any]:
+    """The properties of an object by name, with those that it only requires."""
+    named = schema.get("properties", {})
+    other = True if schema.get("patternProperties") else schema.get("additionalProperties", True)
+    return {**named, **{name: other for name in schema.get("required", ()) if name not in named}}
 
 
 def _is_open(schema: Any, open_: Sequence[str]) -> bool:
@@ -291,6 +311,10 @@ def _between(least: int | None, most: int | None, what: str) -> str:
 
 
 _OF_ITSELF = frozenset(["$ref", "$defs", "definitions", "default", "description", "examples", "title"])
+_TIGHTEST: dict[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems"), max),
+    **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems"), min),
+}
 _HUGE = Fraction(2**53)  # larger bounds say what a float holds
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 
@@ -305,7 +329,7 @@ def _number(schema: Any) -> int | float:
     """The number of a range that is nearest to 1, or to the step between numbers; where no whole one is in it, the one
     in the middle."""
     words = (*_BOUNDS, "multipleOf")
-    said = {word: Fraction(str(schema[word])) for word in words if not isinstance(schema.get(word, False), bool)}
+    said = {word: Fraction(str(schema[word])) for word in words if word in schema}
     step = said.get("multipleOf", Fraction(1))
     least, above = said.get("minimum", -_HUGE), said.get("exclusiveMinimum", -_HUGE)
     most, below = said.get("maximum", _HUGE), said.get("exclusiveMaximum", _HUGE)

@@ -51,6 +51,7 @@ class Elm(BaseModel):
 
 
 AB = {"a": {"type": "integer"}, "b": {"type": "string"}}
+UP_TO_3 = "string of at most 3 characters"
 A, B = '\n  "a": whole number', '  "b": string'
 
 
@@ -129,6 +130,11 @@ ORDER = """Answer with JSON of this form:
             for schema, said in [
                 ({"type": ["integer", "null"]}, "whole number or null"),
                 ({"type": "integer", "nullable": True}, "whole number or null"),
+                ({"type": "integer", "minimum": 3, "allOf": [{"minimum": 10}]}, "whole number, at least 10"),
+                ({"$ref": "#/$defs/a", "maxLength": 5, "$defs": {"a": {"type": "string", "maxLength": 3}}}, UP_TO_3),
+                ({"type": "integer", "minimum": 3, "exclusiveMinimum": True}, "whole number, above 3"),
+                ({"type": "integer", "maximum": 3, "exclusiveMaximum": False}, "whole number, at most 3"),
+                ({"properties": {"a": AB["a"]}, "required": ["a", "c"]}, f'{{{A},\n  "c": any value\n}}'),
                 (
                     {"type": "object", "properties": AB, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
                     f"{{{A},\n{B} (may be left out)\n}} or {{{A} (may be left out),\n{B}\n}}",
