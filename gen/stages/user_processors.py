@@ -38,12 +38,12 @@ class UserProcessors(Stage):
         self._kept: _Lists = {}  # lists that recorded steps may use, and those that rows ask for now
         self._version = 0
         self.failing: Sequence[LogitsProcessor] = ()
-        self._asked: list[tuple[int, ...]] = [()] * count  # by row
         self._lengths = [0] * count  # each row's tokens, less one before `prepare`; only right for rows with functions
         self.begin()
 
     def begin(self) -> None:
         self._lists: _Lists = {}
+        self._asked: list[tuple[int, ...]] = [()] * self._count  # by row
         self._begun = False  # whether rows have been admitted
         self._somewhere = False  # whether a list of functions may be for some of the rows only
 
@@ -126,7 +126,8 @@ class UserProcessors(Stage):
             self._lengths[row] += 1
 
     def move(self, source: int, target: int) -> None:
-        self._asked[target], self._lengths[target] = self._asked[source], self._lengths[source]
+        self._asked[target], self._asked[source] = self._asked[source], ()
+        self._lengths[target] = self._lengths[source]
 
     def tensors(self) -> Iterable[Tensor]:
         return [mine for _, mine in self._lists.values()]

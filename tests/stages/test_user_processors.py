@@ -25,6 +25,7 @@ import gen
 from gen.loop.options import Options
 from gen.loop.runner import run_all
 from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial
+from gen.stages.user_processors import UserProcessors
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 from tests.helpers.demo import short_demo
 from tests.loop.calls import new_jobs, run_in_rows
@@ -163,6 +164,33 @@ def test_a_free_row_that_was_longer_is_shown_as_long_as_the_others(model: Any) -
     own, prompts = Strict(), ["x" * 60, "ab", "cd", "ef"]
     run_in_rows(model, prompts, 4, logits_processors=[own], eos_token_id=[258], max_new_tokens=[2, 9, 9, 9])
     assert {len(tokens) for tokens in own.seen if tokens[0] == ord("x")} == {60, 61, 32}
+
+
+def test_processors_of_one_row_are_called_for_no_free_row_after_a_move_or_a_call_that_broke_off(model: Any) -> None:
+    seen = []
+
+    def note(input_ids: Tensor, scores: Tensor) -> Tensor:
+        seen.append(input_ids[0].tolist())
+        return scores
+
+    [job] = new_jobs(model, ["x"], logits_processors=[note])
+    tokens = torch.arange(4).unsqueeze(1)
+    stage = UserProcessors(4, torch.device("cpu"))
+
+    def called() -> list[list[int]]:
+        stage.prepare(slice(0, 4))
+        stage(torch.zeros(4, 259), slice(0, 4), tokens, torch.ones(4, 1), torch.ones(4, 1))
+        return [seen.pop(0)[:1] for _ in range(len(seen))]
+
+    stage.admit(slice(0, 4), [job.request] * 4, tokens.tolist())
+    stage.retain_only({0, 3}, [job.request])
+    assert called() == [[0], [3]]
+    tokens[1] = 3
+    stage.move(3, 1)
+    assert called() == [[0], [3]]
+    stage.begin()
+    stage.admit(slice(2, 3), [job.request], [[2]])
+    assert called() == [[2]]
 
 
 class Own(MultinomialSampler):
