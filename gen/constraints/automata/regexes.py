@@ -213,6 +213,8 @@ class _Reader:
             end = nfa.state()
             self._guards.setdefault(state, []).append((end, self._guard(value, flags)))
             return end
+        if kind is op.FAILURE:  # "(?!)", from Python 3.13 on
+            return nfa.state()
         raise Unsupported(f"{_NAMES.get(kind, str(kind).lower())} in a regex is not regular, or not supported")
 
     def _repeat(self, least: int, most: Any, items: Any, state: int, flags: int) -> int:
