@@ -362,6 +362,21 @@ def test_who_leaves_while_its_type_is_compiled_makes_room_at_once(monkeypatch: p
         assert streams[1].completion().value == "ab"
 
 
+def test_a_panic_while_a_type_is_compiled_is_the_error_of_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Panic(BaseException):
+        """As libraries written in Rust raise it."""
+
+    def panic(*given: Any) -> Any:
+        raise Panic("no such state")
+
+    monkeypatch.setattr(compiling, "carry_out", panic)
+    with gen.Engine(ScriptedModel("ab")) as engine:
+        stream = engine.submit("x", gen.regex("a(b|c)?(d|f)?"))
+        engine._thread._preparers.shutdown()  # which waits for what it compiles
+        with pytest.raises(Panic, match="no such state"):
+            stream.so_far()
+
+
 def test_who_reads_in_a_thread_waits_a_moment_after_each_piece_and_is_not_woken_for_each_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

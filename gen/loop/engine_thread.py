@@ -179,12 +179,12 @@ class EngineThread:
     def _prepare(self, model: Model, feed: Feed, late: Callable[[Request], Request], priority: int) -> None:
         """Make a request that comes late, in a thread for that; then let it wait. An error is its job's."""
         made: Job | None = None
-        error: Exception | None = None
+        error: BaseException | None = None
         try:
             if feed in self._preparing:
                 made = new_job(model, late(feed.job.request))
                 self._check_room([made])
-        except Exception as failure:
+        except BaseException as failure:  # of any kind, as a panic of a library is, so that no reader waits for ever
             error = failure
         with self._lock:
             now = self._progress = monotonic()
