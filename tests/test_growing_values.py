@@ -110,6 +110,16 @@ def test_each_value_is_the_beginning_of_the_next_one() -> None:
             assert text.value() == json.loads(written)
 
 
+def test_a_reader_that_changes_a_value_is_shown_none_twice() -> None:
+    def values() -> Any:
+        return gen.stream(
+            ScriptedModel('{"a": [1, 22], "b": []}'), "x", dict[str, list[int]], sampler=greedy()
+        ).values()
+
+    shown = [json.dumps(value) for value in values()]
+    assert [(json.dumps(value), value.clear())[0] for value in values()] == shown
+
+
 def test_options_dates_and_strings_of_unions_appear_whole() -> None:
     stream = gen.stream(ScriptedModel(INVOICE), "x", Invoice, sampler=greedy())
     shown = list(stream.values())

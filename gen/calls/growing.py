@@ -141,7 +141,8 @@ def values_of(constraint: Constraint | None) -> Found:
             return
         value = text.value() if completion is None else json.loads(completion.text)
         if not (value is None and completion is None) and value != last:
-            last = value
+            if completion is None:
+                last = text.value()  # one of its own: a reader may change what it gets
             yield value
 
     return found
