@@ -212,9 +212,11 @@ class Tokenizer:
         encoded = self._tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)
         return self.known([int(token_id) for token_id in encoded["input_ids"]])
 
-    def known(self, token_ids: list[int]) -> list[int]:
-        """The same ids; raises an ArgumentError for one that the tokenizer did not have when it was given to gen."""
-        if (highest := max(token_ids, default=0)) >= self.vocab_size:
+    def known(self, token_ids: list[int], embedded: int = 0) -> list[int]:
+        """The same ids; raises an ArgumentError for one that the tokenizer did not have when it was given to gen, and
+        that is none of so many `embedded` ids: a processor may write images as tokens that the tokenizer does not have.
+        """
+        if (highest := max(token_ids, default=0)) >= max(self.vocab_size, embedded):
             raise ArgumentError(
                 f"the text has the token {highest}, and the tokenizer had ids up to {self.vocab_size - 1} when you "
                 "gave it to gen; after tokenizer.add_tokens give model and tokenizer to gen again."

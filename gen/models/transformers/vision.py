@@ -89,7 +89,7 @@ class VisionModel(TransformersModel):
         except Exception as error:  # processors fail with errors of every kind
             raise ArgumentError(f"{type(self.processor).__name__} refuses the prompt: {error}") from error
         inputs = {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
-        token_ids = self.tokenizer.known(inputs.pop("input_ids")[0].tolist())
+        token_ids = self.tokenizer.known(inputs.pop("input_ids")[0].tolist(), self._embedded)
         inputs.pop("attention_mask", None)
         return token_ids, inputs
 
