@@ -82,6 +82,10 @@ class UnknownArgumentError(ArgumentError, TypeError):
     """An argument that a function does not have."""
 
 
+class FixedError(ArgumentError, AttributeError):
+    """An attempt to change an attribute of a sampler, or of another object that is fixed."""
+
+
 class ResultError(ArgumentError):
     """A sampler or a logits processor of the user has returned something with which no text can go on."""
 

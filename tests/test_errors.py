@@ -1,5 +1,6 @@
 """What errors quote: values of any kind and length, on one short line."""
 
+import ast
 import asyncio
 import copy
 import pickle
@@ -55,6 +56,21 @@ def test_values_are_quoted_in_short(value: object, shown: str) -> None:
 def test_no_value_takes_more_than_80_characters_or_a_line(value: object) -> None:
     assert len(show(value)) <= 80
     assert "\n" not in show(value)
+
+
+def test_every_error_that_reaches_a_caller_is_public() -> None:
+    bases = {
+        node.name: [base.id for base in node.bases if isinstance(base, ast.Name)]
+        for file in Path(gen.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_bytes()))
+        if isinstance(node, ast.ClassDef)
+    }
+
+    def is_ours(name: str) -> bool:
+        return name == "GenError" or any(map(is_ours, bases.get(name, [])))
+
+    caught = {"TooManyRows"}  # a job's worker says what to do instead
+    assert {name for name in bases if is_ours(name)} == {name for name in gen.__all__ if is_ours(name)} | caught
 
 
 @pytest.mark.parametrize("value", [10**400, float("inf"), float("nan"), "1", None, True, [1.0] * 1000, 1j], ids=show)

@@ -11,13 +11,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from gen.errors import ArgumentError, check_number, refuse_unknown
+from gen.errors import FixedError, check_number, refuse_unknown
 
 T = TypeVar("T")
-
-
-class FixedError(ArgumentError, AttributeError):
-    """An attempt to change a fixed attribute."""
 
 
 def immutable(name: str) -> Callable[[type[T]], type[T]]:
