@@ -147,7 +147,7 @@ def _of_weights(path: Path) -> str:
 
 _FACTS = {
     "fingerprint": "model",
-    "versions": "versions",
+    "versions": "set of versions",
     "sources": "output type's source",
     "schema": "output type's JSON Schema",
 }
@@ -163,6 +163,10 @@ def difference(manifest: "Manifest", facts: Mapping[str, Any]) -> str | None:
         had, has = getattr(manifest, name), facts.get(name, getattr(manifest, name))
         if had != has:
             keys = [key for key in {**(had or {}), **(has or {})} if (had or {}).get(key) != (has or {}).get(key)]
-            now = f" ({has})" if name == "versions" else ""
+            now = ""
+            if name == "versions":  # a package that is missing now, or was missing then, has made no text
+                if not (keys := [key for key in keys if key in had and key in has]):
+                    continue
+                now = f" ({', '.join(f'{key} is {has[key]} now' for key in keys)})"
             return f"the {what} is not what the job began with: {', '.join(keys[:5])} differ{now}."
     return None

@@ -6,10 +6,11 @@ import math
 import os
 import socket
 import sys
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy
@@ -24,7 +25,8 @@ from gen.loop.runner import run_all
 from gen.loop.step_times import Costs
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
-from gen.offline.folder import part_path, read_manifest
+from gen.offline.executors.loop import Workers
+from gen.offline.folder import part_path, read_manifest, write_manifest
 from gen.offline.reading import OldTexts, Reader
 from gen.offline.rows import Row, row_seed
 from gen.offline.unchanged import fingerprint
@@ -129,20 +131,26 @@ def test_results_are_json_whatever_rows_have(tmp_path: Path) -> None:
 def test_all_workers_have_ended_when_a_job_returns(
     workers_here: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    running = set()
+    running, closing, close_all = set(), Event(), Workers.close
 
     def begin(self: Any) -> None:
         WorkerHere.__init__(self)
         running.add(self)
 
     def end(self: Any) -> None:
-        time.sleep(0.5)
+        assert closing.wait(60)
         running.discard(self)
 
+    def close(self: Any) -> None:
+        closing.set()
+        close_all(self)
+
+    monkeypatch.setattr("gen.offline.executors.loop._LOOK", 0.01)
+    monkeypatch.setattr(Workers, "close", close)
     monkeypatch.setattr(workers_here, "__init__", begin)
     monkeypatch.setattr(workers_here, "end", end)
     source = write_rows(tmp_path / "rows.jsonl", [{"prompt": "Once"}] * 3)
-    gen.run_batch(source, tmp_path / "out", model="demo", max_new_tokens=2, part_rows=1, devices=["cpu", "cpu"])
+    gen.run_batch(source, tmp_path / "out", model="demo", max_new_tokens=2, part_rows=1, devices="cpu")
     assert running == set()
 
 
@@ -481,6 +489,32 @@ def test_a_model_with_one_other_weight_is_refused_finished_or_not(
     monkeypatch.setattr("gen.offline.executors.processes.WorkerProcess", no_worker)
     with pytest.raises(gen.ArgumentError, match=r"the model is not what the job began with: model\.safetensors"):
         gen.run_batch(source, tmp_path / "out", model=model, max_new_tokens=2)
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("package", ["torch", "transformers", "tokenizers", "llguidance", "pydantic", "jinja2", "peft"])
+def test_another_version_of_what_affects_texts_is_refused_finished_or_not(
+    package: str, done: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_rows(tmp_path / "a.jsonl", ROWS[:1])
+    report = gen.run_batch(source, tmp_path / "out", model="demo", max_new_tokens=1)
+    if not done:
+        report.parts[0].unlink()
+    manifest = read_manifest(tmp_path / "out")[0]
+    write_manifest(tmp_path / "out", replace(manifest, versions={**manifest.versions, package: "0.1"}))
+    monkeypatch.setattr("gen.offline.executors.processes.WorkerProcess", no_worker)
+    with pytest.raises(gen.ArgumentError, match=rf"versions is not what the job began with: {package} differ \("):
+        gen.run_batch(source, tmp_path / "out", model="demo", max_new_tokens=1)
+
+
+def test_a_package_that_has_been_installed_or_removed_since_does_not_count(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "a.jsonl", ROWS[:1])
+    report = gen.run_batch(source, tmp_path / "out", model="demo", max_new_tokens=1)
+    report.parts[0].unlink()
+    manifest = read_manifest(tmp_path / "out")[0]
+    versions = {name: one for name, one in manifest.versions.items() if name != "peft"} | {"exllamav2": "0.3.2"}
+    write_manifest(tmp_path / "out", replace(manifest, versions=versions))
+    assert gen.run_batch(source, tmp_path / "out", model="demo", max_new_tokens=1).rows == 1
 
 
 def test_every_part_of_a_large_file_of_weights_counts(tmp_path: Path) -> None:
