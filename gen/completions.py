@@ -95,8 +95,9 @@ class Receipt:
         images: of the prompt: its `text`, with a place for each image, the `images` as data: URLs in PNG, and
             `add_special_tokens`; None without images.
         model: what ran: `weights`, a digest of all parameters and buffers, None where they cannot be read; `tokenizer`
-            and `template`, digests; `kind`, `dtype` and `device`.
-        versions: of gen, torch and transformers.
+            and `template`, digests; `kind`, `dtype` and `device`; `adapters`, where some of PEFT are active: their
+            names, and a digest of the layers in which they act and of their scales.
+        versions: of gen, and of the packages that affect texts.
         format: of this receipt.
     """
 
@@ -286,8 +287,8 @@ class Completion:
         The first receipt of a model reads all of its weights, for their digest. Host sync: then only.
 
         Raises:
-            ArgumentError: a part of it cannot be written, which the message names; the weights have been changed since
-                the call; or this is a copy of the completion that the call has returned.
+            ArgumentError: a part of it cannot be written, which the message names; the weights or the active adapters
+                have been changed since the call; or this is a copy of the completion that the call has returned.
         """
         request, rank = self._made
         if request is None or request.write_receipt is None:
@@ -304,8 +305,8 @@ class Completion:
 
         Raises:
             ArgumentError: the text is neither JSON of a type nor one of some options, or no whole value; the prompt has
-                images; the weights have been changed since the call; or this is a copy of the completion that the call
-                has returned.
+                images; the weights or the active adapters have been changed since the call; or this is a copy of the
+                completion that the call has returned.
         """
         request, _ = self._made
         if request is None or request.score_fields is None:

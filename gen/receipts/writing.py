@@ -9,7 +9,7 @@ from gen.completions import Completion, Receipt
 from gen.errors import ArgumentError
 from gen.models.base import Model
 from gen.receipts import versions
-from gen.receipts.digests import module_of, weights_digest, weights_version
+from gen.receipts.digests import active_adapters, module_of, weights_digest, weights_version
 from gen.requests.images import MOST_PIXELS, Illustrated, data_url
 from gen.requests.request import Request
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
@@ -39,13 +39,17 @@ class ReceiptWriter:
         Args:
             rank: of a beam search, which of its texts it is.
         Raises:
-            ArgumentError: a part of it cannot be written, the model is gone, or its weights have been changed since.
+            ArgumentError: a part of it cannot be written, the model is gone, or its weights or active adapters have
+                been changed since.
         """
         model = self._model()
         if model is None:
             raise ArgumentError("no receipt: the model is gone, and its weights are a part of it; ask before.")
         if weights_version(model) != self._version:
-            raise ArgumentError("no receipt: the model's weights have been changed since the call; ask before.")
+            raise ArgumentError(
+                "no receipt: the model's weights have been changed since the call, or other adapters are active; ask "
+                "before."
+            )
         if completion.finish_reason is None:
             raise ArgumentError("no receipt: the text has not ended.")
         if reasons := unwritable(request):
@@ -97,6 +101,7 @@ def unwritable(request: Request) -> list[str]:
 
 def model_facts(model: Model) -> dict[str, str | None]:
     """See `Receipt.model`."""
+    adapters = active_adapters(model)
     return {
         "kind": type(module_of(model) or model).__name__,
         "weights": weights_digest(model),
@@ -104,6 +109,7 @@ def model_facts(model: Model) -> dict[str, str | None]:
         "template": model.tokenizer.template_digest,
         "dtype": str(model.placement.dtype).removeprefix("torch."),
         "device": str(model.placement.logits_device),
+        **({} if adapters is None else {"adapters": adapters}),
     }
 
 

@@ -72,7 +72,10 @@ class FieldScorer:
         if request.inputs:
             raise ArgumentError("no fields: the prompt has images, and scores are of texts alone.")
         if weights_version(model) != self._version:
-            raise ArgumentError("no fields: the model's weights have been changed since the call; ask before.")
+            raise ArgumentError(
+                "no fields: the model's weights have been changed since the call, or other adapters are active; ask "
+                "before."
+            )
         if not constraint.accepts(completion.text):
             raise ArgumentError(f"fields are those of a whole value, and this text is none: {show(completion.text)}.")
         leaves = _leaves(completion.text, _skip(completion.text, 0), ())[0] if in_json else [_whole(completion.text)]

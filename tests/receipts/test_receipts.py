@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
@@ -14,11 +15,13 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from pydantic import BaseModel, field_validator
 
 import gen
 from gen.receipts.digests import weights_digest
 from gen.receipts.reading import changes, read_receipt
+from tests.helpers import byte_tokenizer, tiny_model
 from tests.helpers.demo import short_demo
 
 PROMPT = "Once upon a time"
@@ -144,6 +147,45 @@ def test_weights_that_were_put_elsewhere_have_another_digest_and_texts_before_th
     assert weights_digest(model) != before
     with pytest.raises(gen.ArgumentError, match="the model's weights have been changed since the call"):
         _ = made.receipt
+
+
+def test_receipts_tell_which_adapters_were_active() -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")  # PEFT reads it
+        config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+        both: Any = get_peft_model(tiny_model("llama"), config, adapter_name="one").eval()
+        both.add_adapter("other", config)
+    model = gen.from_transformers(both, byte_tokenizer())
+    made, typed = completion(model, max_new_tokens=20), completion(model, output_type=int, shorten=True)
+    receipt = made.receipt
+    assert receipt.model["adapters"].startswith("one (")  # type: ignore[union-attr]
+    assert gen.Receipt.read(str(receipt)) == receipt
+    assert gen.verify(model, receipt).changed == {}
+
+    def told() -> tuple[str | None, str | None]:
+        """What is told of the adapters, and nothing else is blamed."""
+        found = gen.verify(model, receipt)
+        assert found.kind == "different" and found.changed.keys() == {"adapters"}
+        assert found.changed == gen.diff([receipt], model).texts[0].changed
+        return found.changed["adapters"]
+
+    both.set_adapter("other")
+    was, now = told()
+    assert was == receipt.model["adapters"] and now is not None and now.startswith("other (")
+    with pytest.raises(gen.ArgumentError, match="or other adapters are active"):
+        _ = completion(model, max_new_tokens=2), made.receipt
+    with pytest.raises(gen.ArgumentError, match="or other adapters are active"):
+        _ = typed.fields
+    with both.disable_adapter():
+        assert told()[1] is None
+    both.set_adapter("one")
+    assert made.receipt == receipt
+    for layer in both.modules():
+        if hasattr(layer, "scale_layer"):
+            layer.scale_layer(0.25)
+    was, now = told()
+    assert now is not None and now.startswith("one (") and now != was
+    assert "adapters" not in completion(short_demo(), max_new_tokens=2).receipt.model
 
 
 def test_what_cannot_be_written_is_named(demo: Any) -> None:
