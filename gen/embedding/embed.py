@@ -77,7 +77,7 @@ def embed(
         rows = model.tokenize([f"{prompt}{text}" for text in texts], truncate=truncate) if texts else []
     _check_lengths(model, rows, texts, skip)
     order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))  # if memory is short, the first batch fails
-    done = [] if rows else [model.layers(torch.zeros(0, model.hidden_size * len(poolings), device=device))]
+    done = [] if rows else [model.finish(torch.zeros(0, model.hidden_size * len(poolings), device=device))]
     bar = tqdm(total=len(rows), desc="embed", unit="text", file=sys.stderr, disable=not progress)
     with bar, current(device):
         for numbers in _batches(rows, order, batch_size, mixed=model.may_pad):
@@ -85,7 +85,7 @@ def embed(
             token_ids, mask = (to_device(part, device) for part in model.pad(batch))
             hidden = model.encode(token_ids, mask).float()
             mask[:, :skip] = False
-            done.append(model.layers(torch.cat([_pool(hidden, mask, kind) for kind in poolings], -1)))
+            done.append(model.finish(torch.cat([_pool(hidden, mask, kind) for kind in poolings], -1)))
             bar.update(len(batch))
     places = torch.tensor(order, device="cpu").argsort()
     vectors = torch.cat(done).index_select(0, to_device(places, device))

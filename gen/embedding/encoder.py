@@ -146,6 +146,11 @@ class Encoder:
             )
         return hidden
 
+    def finish(self, vectors: Tensor) -> Tensor:
+        """What the recipe's layers make of pooled vectors (rows, width), float32, on the input device; then its cut."""
+        finished: Tensor = self.layers({"sentence_embedding": vectors})["sentence_embedding"]
+        return finished[:, : self.recipe.truncate_dim]
+
     def _refuse_training(self) -> None:
         if any(part.training for part in self._parts):
             name = type(self.hf_model).__name__

@@ -35,7 +35,7 @@ def load_encoder(
     """Load an encoder model in Hugging Face format for `gen.embed`.
 
     From a sentence-transformers folder, gen reads everything that decides what a vector is: the longest text, pooling,
-    layers after it, normalising, its width, prompts and lower case.
+    layers after it, normalising, its width, prompts and lower case. That needs `pip install 'gen-torch[embed]'`.
 
     Args:
         path_or_hub_id: a directory or a Hub id such as "organisation/name".
@@ -48,7 +48,8 @@ def load_encoder(
     Raises:
         DeviceError: the device does not exist.
         ModelError: there is no such model, its files are not whole, it is no encoder (see
-            `from_transformers_encoder`), or its folder asks for something that gen cannot do.
+            `from_transformers_encoder`), its folder asks for something that gen cannot do, or needs
+            sentence-transformers, which is not installed.
         ArgumentError: an unknown dtype.
     """
     check_flag("trust_remote_code", trust_remote_code)

@@ -4,12 +4,11 @@
 layers and normalising may follow. A step that gen cannot do is refused by name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
-import torch
 from torch import nn
 
 from gen.errors import ModelError
@@ -18,20 +17,12 @@ from gen.models.checkpoints import Source, read_json
 Pooling = Literal["mean", "cls", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
-# an old config may switch on several: their results are put side by side, in this order
-_OLD_POOLINGS: dict[str, Pooling] = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
+_TEXT_ENCODER = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 _ENCODER_CONFIGS = [
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
-_TEXT_ENCODER = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+_LAYERS = ("Dense", "LayerNorm", "Normalize", "Dropout")
 _AS_IS = ("unpad_inputs", "query_length", "document_length")  # the vector of a text does not depend on these
 _HARMLESS = ("trust_remote_code", "attn_implementation", "torch_dtype", "dtype", "add_pooling_layer", "use_cache")
 
@@ -46,7 +37,8 @@ class Recipe:
         max_seq_length: how many tokens a text may have; None is what the model's positions and tokenizer allow.
         lower_case: whether texts are put into lower case first.
         pooling: how tokens' vectors become one; the results of several are put side by side.
-        layers: what follows pooling, before the last normalising; float32, on the CPU.
+        layers: sentence-transformers' modules that follow pooling, before the last normalising; float32, on the CPU.
+        truncate_dim: how many of a vector's numbers are kept, before the last normalising; None keeps all.
         normalize: whether the vector is scaled to length 1 at the end.
         prompts: texts to put before a text, by name.
         default_prompt_name: which of them goes before every text.
@@ -59,6 +51,7 @@ class Recipe:
     lower_case: bool = False
     pooling: tuple[Pooling, ...] = ("mean",)
     layers: nn.Sequential = field(default_factory=nn.Sequential)
+    truncate_dim: int | None = None
     normalize: bool = True
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
@@ -69,7 +62,8 @@ def read_recipe(source: Source) -> Recipe:
     """The recipe of a checkpoint; mean pooling and vectors of length 1 where it has no modules.json.
 
     Raises:
-        ModelError: it has a step or a setting that gen cannot do, or a file of it cannot be read.
+        ModelError: it has a step or a setting that gen cannot do, a file of it cannot be read, or it has a modules.json
+            and sentence-transformers is not installed.
     """
     path = source.find("modules.json")
     if path is None:
@@ -82,16 +76,19 @@ def read_recipe(source: Source) -> Recipe:
     recipe = _read_encoder(source, *first)
     if not steps or _name(source, steps[0][0]) != "Pooling":
         raise _refusal(source, steps[0][0] if steps else "no pooling", "a Pooling module must follow the encoder")
-    recipe = _read_pooling(source, recipe, steps[0][1])
-    layers = [_read_layer(source, kind, place) for kind, place in steps[1:]]
-    if width := settings.get("truncate_dim"):
-        layers.append(_Cut(width))
-    normalize = bool(layers) and isinstance(layers[-1], _Normalize)
+    pooling = _load_module(source, *steps[0], known=("Pooling",))
+    modes: list[Any] = [pooling.pooling_mode] if isinstance(pooling.pooling_mode, str) else pooling.pooling_mode
+    layers = [_load_module(source, kind, place) for kind, place in steps[1:]]
+    truncate_dim = settings.get("truncate_dim") or None  # it comes last: what is cut is normalised no more
+    normalize = truncate_dim is None and bool(layers) and type(layers[-1]).__name__ == "Normalize"
     if normalize:
         layers.pop()
     return replace(
         recipe,
+        pooling=tuple(modes),
+        pools_prompt=pooling.include_prompt,
         layers=nn.Sequential(*layers).requires_grad_(False).eval(),
+        truncate_dim=truncate_dim,
         normalize=normalize,
         prompts={name: text for name, text in (settings.get("prompts") or {}).items() if text is not None},
         default_prompt_name=settings.get("default_prompt_name"),
@@ -118,101 +115,26 @@ def _read_encoder(source: Source, kind: str, place: str) -> Recipe:
     return Recipe(declared=True, subfolder=place, max_seq_length=limit, lower_case=bool(lower_case))
 
 
-def _read_pooling(source: Source, recipe: Recipe, place: str) -> Recipe:
-    config = _config(source, f"{place}/config.json")
-    modes = config.get("pooling_mode") or [mode for key, mode in _OLD_POOLINGS.items() if config.get(key)] or ["mean"]
-    modes = [modes] if isinstance(modes, str) else modes
-    if unknown := [mode for mode in modes if mode not in POOLINGS]:
-        raise _refusal(source, f"pooling_mode={unknown[0]!r}", f"gen knows {', '.join(POOLINGS)}")
-    return replace(
-        recipe, pooling=cast(tuple[Pooling, ...], tuple(modes)), pools_prompt=config.get("include_prompt", True)
-    )
-
-
-def _read_layer(source: Source, kind: str, place: str) -> nn.Module:
-    """A module that takes a text's vector and gives another one."""
+def _load_module(source: Source, kind: str, place: str, *, known: Sequence[str] = _LAYERS) -> Any:
+    """A module that pools tokens, or takes a text's vector and gives another one, as sentence-transformers loads it."""
+    try:
+        from sentence_transformers.sentence_transformer import modules
+    except ImportError as error:
+        raise ModelError(
+            f"{source.name!r} is a folder of sentence-transformers: pip install 'gen-torch[embed]' ({error})"
+        ) from error
     name, config = _name(source, kind), _config(source, f"{place}/config.json")
     between = {config.get("module_input_name"), config.get("module_output_name")}
-    if name not in _LAYERS or not between <= {None, "sentence_embedding"}:
+    if name not in known or not between <= {None, "sentence_embedding"}:
         raise _refusal(source, f"{kind} in {place!r}", f"after pooling it can do {', '.join(_LAYERS)}")
-    layer = _LAYERS[name](source, config)
-    if any(True for _ in layer.parameters()):
-        layer.load_state_dict(_weights(source, place))
-    return layer
-
-
-class _Dense(nn.Module):
-    """A linear layer with its activation; the names are those of sentence-transformers' weights."""
-
-    def __init__(self, source: Source, config: dict[str, Any]) -> None:
-        super().__init__()
-        width, wide = config["in_features"], config["out_features"]
-        self.linear = nn.Linear(width, wide, bias=config.get("bias", True))
-        self.activation = _activation(source, config.get("activation_function", "torch.nn.modules.activation.Tanh"))
-        self.residual: nn.Module | None = None
-        if config.get("use_residual"):
-            self.residual = nn.Identity() if width == wide else nn.Linear(width, wide, bias=False)
-
-    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.activation(self.linear(vectors))
-        return result if self.residual is None else result + self.residual(vectors)
-
-
-class _LayerNorm(nn.Module):
-    def __init__(self, source: Source, config: dict[str, Any]) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(config["dimension"])
-
-    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.norm(vectors)
-        return result
-
-
-class _Normalize(nn.Module):
-    def __init__(self, source: Source, config: dict[str, Any]) -> None:
-        super().__init__()
-
-    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        return nn.functional.normalize(vectors, dim=-1)
-
-
-class _Cut(nn.Module):
-    """Keeps a vector's first numbers, as sentence-transformers does after all modules; it is normalised no more."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.width = width
-
-    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        return vectors[..., : self.width]
-
-
-_LAYERS: dict[str, Callable[[Source, dict[str, Any]], nn.Module]] = {
-    "Dense": _Dense,
-    "LayerNorm": _LayerNorm,
-    "Normalize": _Normalize,
-    "Dropout": lambda source, config: nn.Identity(),  # does nothing outside of training
-}
-
-
-def _activation(source: Source, path: str) -> nn.Module:
-    """A module of torch.nn by its full name; no other code is run."""
-    name = path.rsplit(".", 1)[-1]
-    found = getattr(nn, name, None)
-    if not path.startswith("torch.nn.") or not isinstance(found, type) or not issubclass(found, nn.Module):
-        raise _refusal(source, f"activation_function={path!r}", "of a Dense module: it must be of torch.nn")
-    return found()
-
-
-def _weights(source: Source, place: str) -> dict[str, torch.Tensor]:
-    if path := source.find(f"{place}/model.safetensors"):
-        from safetensors.torch import load_file
-
-        return load_file(path)
-    if path := source.find(f"{place}/pytorch_model.bin"):
-        weights: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-        return weights
-    raise ModelError(f"{source.name!r} has no weights in {place!r}.")
+    activation = str(config.get("activation_function", "torch.nn.Tanh"))
+    if not activation.startswith("torch.nn.") or not hasattr(nn, activation.rsplit(".", 1)[-1]):
+        raise _refusal(source, f"activation_function={activation!r}", "of a Dense module: it must be of torch.nn")
+    where = {"subfolder": place, "revision": source.revision, "local_files_only": source.cached}
+    try:
+        return getattr(modules, name).load(source.name, **where)
+    except Exception as error:  # configs and weights fail with errors of every kind
+        raise ModelError(f"cannot load the {name} in {place!r} of {source.name!r}: {error}") from error
 
 
 def _config(source: Source, file: str) -> dict[str, Any]:

@@ -228,6 +228,15 @@ def test_arguments_go_before_the_folder(tmp_path: Path) -> None:
     torch.testing.assert_close(gen.embed(model, TEXTS, pooling="mean", normalize=False), gen.embed(mean, TEXTS))
 
 
+def test_only_modules_need_sentence_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = build(tmp_path)
+    monkeypatch.setitem(sys.modules, "sentence_transformers.sentence_transformer", None)
+    with pytest.raises(gen.ModelError, match=r"pip install 'gen-torch\[embed\]'"):
+        gen.load_encoder(path, device="cpu")
+    (path / "modules.json").unlink()
+    assert gen.load_encoder(path, device="cpu").recipe.pooling == ("mean",)
+
+
 def with_type(kind: str, number: int) -> Callable[[Path], None]:
     def edit(path: Path) -> None:
         steps = json.loads((path / "modules.json").read_text())
@@ -242,6 +251,7 @@ def with_type(kind: str, number: int) -> Callable[[Path], None]:
     [
         (with_type("sentence_transformers.models.CLIPModel", 0), "needs sentence_transformers.models.CLIPModel, which"),
         (with_type("sentence_transformers.models.WordWeights", 1), r"WordWeights, .*a Pooling module must follow"),
+        (with_type("sentence_transformers.models.Pooling", 2), r"Pooling in '2_Dense', .* after pooling it can do"),
         (with_type("sentence_transformers.models.CNN", 2), r"CNN in '2_Dense', .*after pooling it can do Dense"),
         (with_type("their.code.Model", 0), r"their\.code\.Model, .*it is code that comes with the model"),
         (
@@ -257,15 +267,15 @@ def with_type(kind: str, number: int) -> Callable[[Path], None]:
             "needs config_args={'num_hidden_layers': 1}",
         ),
         (
-            lambda path: change(path / "2_Dense/config.json", activation_function="os.system"),
-            r"needs activation_function='os\.system'",
+            lambda path: change(path / "2_Dense/config.json", activation_function="torch.seed"),
+            r"needs activation_function='torch\.seed'",
         ),
         (
             lambda path: change(path / "2_Dense/config.json", module_input_name="token_embeddings"),
             "Dense in '2_Dense'",
         ),
-        (lambda path: change(path / "1_Pooling/config.json", pooling_mode="best"), "needs pooling_mode='best'"),
-        (lambda path: (path / "2_Dense/model.safetensors").unlink(), "has no weights in '2_Dense'"),
+        (lambda path: change(path / "1_Pooling/config.json", pooling_mode="best"), "the Pooling .*'best'"),
+        (lambda path: (path / "2_Dense/model.safetensors").unlink(), "cannot load the Dense in '2_Dense' of .*: Could"),
     ],
 )
 def test_what_gen_cannot_do_is_refused_by_name(tmp_path: Path, edit: Callable[[Path], object], message: str) -> None:
