@@ -106,6 +106,12 @@ def demo() -> TransformersModel:
 
 
 @pytest.fixture(scope="module")
+def whole_demo() -> TransformersModel:
+    """The demo model."""
+    return gen.load("demo", device="cpu")
+
+
+@pytest.fixture(scope="module")
 def llama() -> TransformersModel:
     """A tiny Llama of one layer that writes bytes and their special tokens alone."""
     return gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())

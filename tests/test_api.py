@@ -21,12 +21,11 @@ from gen.errors import ContextError
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.runner import run_all
-from gen.models.transformers.model import TransformersModel
 from gen.requests.reading import read_requests
 from gen.requests.settings import Settings
 from gen.samplers import BeamSearchSampler, beam_search, greedy, multinomial
 from gen.tokens.tokenizers import Tokenizer
-from tests.helpers import BOS, EOS, OTHER_EOS, ScriptedModel, ScriptedRows, byte_tokenizer, plain_greedy, tiny_model
+from tests.helpers import BOS, EOS, OTHER_EOS, ScriptedModel, ScriptedRows, byte_tokenizer, plain_greedy
 
 STORY = "Ünï😀 wörld — 中文 の 物語。 END of it"
 
@@ -244,11 +243,6 @@ def test_the_types_of_results_follow_the_prompt_the_sampler_and_details() -> Non
 
     unknown("x", None, True)
     unknown("x", greedy(), False)
-
-
-@pytest.fixture(scope="module")
-def llama() -> TransformersModel:
-    return gen.from_transformers(tiny_model(), byte_tokenizer())
 
 
 def test_equal_seeds_give_equal_texts_and_drawn_seeds_are_reported(llama: Any) -> None:

@@ -18,10 +18,10 @@ import gen
 from gen.calls.streams import EngineStream
 from gen.loop.results import top_tokens
 from gen.samplers import beam_search, greedy, multinomial
-from gen.samplers.backends import choosing
 from tests.helpers import ScriptedModel
 from tests.helpers.demo import short_demo
 from tests.helpers.engines import FailingModel, GatedModel, ends, engine_threads, text_of
+from tests.helpers.noting import noted
 
 
 @pytest.fixture(autouse=True)
@@ -466,7 +466,6 @@ def test_an_engine_that_a_processor_of_its_own_asks_for_a_text_does_not_wait_for
 def test_what_only_requests_that_are_over_have_asked_for_is_not_done_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions and likeliest tokens; the streams of these requests still exist."""
     calls: list[str] = []
-    likeliest = choosing.likeliest
 
     def named(name: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         def processor(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
@@ -475,11 +474,7 @@ def test_what_only_requests_that_are_over_have_asked_for_is_not_done_any_more(mo
 
         return processor
 
-    def looked_for(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        calls.append("likeliest")
-        return likeliest(logits, count)
-
-    monkeypatch.setattr(top_tokens, "likeliest", looked_for)
+    noted(monkeypatch, top_tokens, "likeliest", lambda *_: calls.append("likeliest"))
     model = GatedModel("hello " * 9)
     with gen.Engine(model, rows=2) as engine:
         long = engine.submit("x", logits_processors=[named("long")])

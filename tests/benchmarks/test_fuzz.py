@@ -13,11 +13,6 @@ from benchmarks.constraints.judge import Judge, in_ecma
 FOUND = [1006, 1138, 2247]  # of thousands: what they found is mended
 
 
-@pytest.fixture(scope="module")
-def model() -> gen.models.base.Model:
-    return gen.load("demo", device="cpu")
-
-
 def summed(found: Iterable[fuzz.Found]) -> Counter[str]:
     """What was counted of all types, of which none may be wrong."""
     counts = Counter[str]()
@@ -28,22 +23,22 @@ def summed(found: Iterable[fuzz.Found]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("tens", range(10))
-def test_what_a_random_schema_takes_is_valid(model: gen.models.base.Model, tens: int) -> None:
+def test_what_a_random_schema_takes_is_valid(whole_demo: gen.models.base.Model, tens: int) -> None:
     some = range(10 * tens, 10 * tens + 10)
-    counts = summed(fuzz.of_schema(model, number, walks=2) for number in [*some, *FOUND[tens : tens + 1]])
+    counts = summed(fuzz.of_schema(whole_demo, number, walks=2) for number in [*some, *FOUND[tens : tens + 1]])
     assert counts["valid accepted"] > 30 and counts["invalid rejected"] > 30
 
 
 @pytest.mark.parametrize("tens", range(10))
-def test_what_a_random_regex_takes_matches(model: gen.models.base.Model, tens: int) -> None:
+def test_what_a_random_regex_takes_matches(whole_demo: gen.models.base.Model, tens: int) -> None:
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # Python warns about "[["
-        counts = summed(fuzz.of_regex(model, number, walks=2) for number in range(10 * tens, 10 * tens + 10))
+        counts = summed(fuzz.of_regex(whole_demo, number, walks=2) for number in range(10 * tens, 10 * tens + 10))
     assert counts["match accepted"] > 30 and counts["no match rejected"] > 30
 
 
-def test_what_is_wrong_is_told(model: gen.models.base.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_is_told(whole_demo: gen.models.base.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Judge, "takes", lambda self, text: False)
-    _, wrong = fuzz.of_schema(model, 3, walks=1)
+    _, wrong = fuzz.of_schema(whole_demo, 3, walks=1)
     assert wrong
 
 

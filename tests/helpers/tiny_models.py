@@ -9,7 +9,8 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tests.helpers.architectures import HYBRIDS, ONE_LAYER, OTHERS, SHAPES, WITH_PARTS
+from benchmarks.architectures.tiny_configs import tiny_config
+from tests.helpers.architectures import ALIBI, ONE_LAYER, SHAPES
 from tests.helpers.tokenizers import BOS
 
 _made: dict[Hashable, tuple[PreTrainedModel, Tensor]] = {}
@@ -31,14 +32,17 @@ def tiny_model(shape: str = "one layer", *, vocab_size: int = 300, seed: int = 0
 
 
 def _make(shape: str, vocab_size: int, seed: int, changes: dict[str, object]) -> PreTrainedModel:
-    name, settings = (SHAPES | HYBRIDS | OTHERS | ONE_LAYER)[shape]
-    config_name = f"{name}TextConfig" if name in WITH_PARTS else f"{name}Config"
     tokens = {"bos_token_id": BOS, "eos_token_id": None, "pad_token_id": None, "tie_word_embeddings": False}
+    given = {"vocab_size": vocab_size} | tokens | changes
     with warnings.catch_warnings(action="ignore"):  # reduced configs warn about missing parts
-        config = getattr(transformers, config_name)(vocab_size=vocab_size, **(settings | tokens | changes))
+        if shape in (written := SHAPES | ALIBI | ONE_LAYER):
+            name, settings = written[shape]
+            config = getattr(transformers, f"{name}Config")(**(settings | given))
+        else:
+            config = tiny_config(shape)
+            config = type(config)(**(config.to_dict() | given))
         torch.manual_seed(seed)
-        head = "LMHeadModel" if name == "GPT2" else "ForCausalLM"
-        model: PreTrainedModel = getattr(transformers, f"{name}{head}")(config)
+        model: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.get_default_dtype())
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():

@@ -22,6 +22,7 @@ from gen.runtime import cpu_memory
 from gen.runtime.control_groups import Group
 from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial, sample_seed
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
+from tests.helpers.noting import noted
 from tests.loop.calls import kept_rows, new_jobs
 from virtual_gpus import virtual_gpus
 
@@ -118,19 +119,8 @@ PROMPTS = ["once upon", "a", "the cat sat on the mat", "xy", "to be or not to be
 
 def sizes_made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The number and the length of all rows that are made from now on, or grow."""
-    sizes: list[tuple[int, int]] = []
-    make, grow = TransformersRows.__init__, TransformersRows.grow
-
-    def made(rows: TransformersRows, model: Any, count: int, length: int) -> None:
-        sizes.append((count, length))
-        make(rows, model, count, length)
-
-    def grown(rows: TransformersRows, length: int) -> None:
-        sizes.append((rows.count, length))
-        grow(rows, length)
-
-    monkeypatch.setattr(TransformersRows, "__init__", made)
-    monkeypatch.setattr(TransformersRows, "grow", grown)
+    sizes = noted(monkeypatch, TransformersRows, "__init__", lambda rows, model, count, length: (count, length))
+    noted(monkeypatch, TransformersRows, "grow", lambda rows, length: sizes.append((rows.count, length)))
     return sizes
 
 

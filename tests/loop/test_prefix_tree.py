@@ -11,6 +11,7 @@ import gen
 from gen.loop.prefixes.columns import Columns
 from gen.loop.prefixes.tree import PrefixTree
 from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers.noting import fails_once
 from virtual_gpus import virtual_gpus
 
 Tokens = list[int]
@@ -76,16 +77,11 @@ def test_texts_are_found_as_by_comparing_with_each() -> None:
 def test_a_text_that_cannot_be_cut_for_want_of_memory_stays_as_it_is(
     call: int, pinned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree, cut, left = PrefixTree(), Columns.cut, iter([False] * call + [True])
+    tree = PrefixTree()
     tree.open(object(), 10**6)
     era = keep(tree, [1, 2, 3, 4], pin=pinned)
 
-    def failing(self: Columns, start: int, end: int) -> Columns:
-        if next(left, False):
-            raise torch.OutOfMemoryError("planted")
-        return cut(self, start, end)
-
-    monkeypatch.setattr(Columns, "cut", failing)
+    fails_once(monkeypatch, Columns, "cut", call)
     with pytest.raises(torch.OutOfMemoryError):
         keep(tree, [1, 2, 5])
     assert found(tree, [1, 2, 3, 4, 5]) == [1, 2, 3, 4]

@@ -21,8 +21,8 @@ from tests.helpers import byte_tokenizer, tiny_model
 from tests.loop.calls import new_jobs
 from tests.loop.test_prefix_tree import some
 
-SHAPES = ["llama", "gemma3", "bloom", "mixtral", "mistral_window"]
-SHAPES += ["deepseek_v3", "llama4_chunked", "qwen3_next", "gpt_neo"]
+SHAPES = ["llama", "gemma3", "bloom", "mixtral", "mistral"]
+SHAPES += ["deepseek_v3", "llama4_text", "qwen3_next", "gpt_neo"]
 
 
 class Counting(TransformersModel):

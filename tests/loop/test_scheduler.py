@@ -24,6 +24,7 @@ from gen.loop.speculation.widths import Widths
 from gen.models.transformers.rows import TransformersRows
 from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
+from tests.helpers.noting import fails_once
 from tests.loop.calls import kept_rows, new_jobs, run_in_rows
 from virtual_gpus import virtual_gpus
 
@@ -528,19 +529,12 @@ def test_a_stream_of_a_users_sampler_goes_on_where_memory_ran_out(
     llama.release()
     expected = gen.generate(llama, "once", details=True, **arguments)
     llama.release()
-    original, calls = getattr(TransformersRows, method), iter(range(1000))
-
-    def fails_once(rows: TransformersRows, *args: Any) -> Any:
-        if next(calls) == call:
-            raise torch.OutOfMemoryError("planted")
-        return original(rows, *args)
-
-    monkeypatch.setattr(TransformersRows, method, fails_once)
+    calls = fails_once(monkeypatch, TransformersRows, method, call)
     monkeypatch.setattr(RowPool, "fewer", lambda pool, count, error: count)  # one row is as few as can be
     stream = gen.stream(llama, "once", replay=False, **arguments)
     assert "".join(stream) == expected.text
     assert stream.completion().token_ids == expected.token_ids
-    assert next(calls) > call
+    assert len(calls) > call
 
 
 def test_what_was_recorded_in_deterministic_mode_is_not_run_outside_of_it(llama: Any) -> None:

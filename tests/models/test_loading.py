@@ -29,6 +29,7 @@ import gen
 from gen.models import checks
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
 from tests.helpers.forked import Forked
+from tests.helpers.noting import noted
 
 PROMPTS = ["Once upon a time", "One"]
 
@@ -389,15 +390,9 @@ def test_what_is_no_quantization_config_is_refused_before_anything_is_loaded() -
 def test_the_tokenizer_is_transformers_own_where_mistral_common_is_installed(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, asked = AutoTokenizer.from_pretrained, []
-
-    def noted(*args: Any, **options: Any) -> Any:
-        asked.append(options["mistral_format"])  # None would take mistral-common's for a folder with a tekken.json
-        return read(*args, **options)
-
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", noted)
+    asked = noted(monkeypatch, AutoTokenizer, "from_pretrained", lambda *_, **options: options["mistral_format"])
     gen.load(saved)
-    assert asked == [False]
+    assert asked == [False]  # None would take mistral-common's for a folder with a tekken.json
 
 
 def test_quantization_config_is_passed_on(saved: Path) -> None:

@@ -45,6 +45,8 @@ def model_of(kind: str) -> PreTrainedModel:
     shape, name = kind.split(" ") if " " in kind else ("llama", kind)
     rope = {"rope_theta": 1e4} | ROPES[name]
     settings: dict[str, Any] = {"max_position_embeddings": positions}
+    if shape.startswith("phi"):
+        settings |= {"hidden_size": 32, "head_dim": 8, "sliding_window": None}
     if shape == "phi3":
         settings["original_max_position_embeddings"] = TRAINED
     if shape == "phimoe":
@@ -216,7 +218,7 @@ def test_a_context_length_is_a_bound_and_more_than_the_config_allows_is_refused(
 
 
 def test_a_limit_under_another_name_is_read() -> None:
-    model = gen.from_transformers(tiny_model("mpt_alibi", max_seq_len=64), byte_tokenizer())
+    model = gen.from_transformers(tiny_model("mpt", max_seq_len=64), byte_tokenizer())
     assert model.context_length == 64
     [made] = gen.generate(model, prompts_of(40), sampler=GREEDY, max_new_tokens=30, eos_token_id=[], details=True)
     assert len(made.token_ids) == 24 and made.finish_reason == "length"

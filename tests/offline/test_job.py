@@ -18,10 +18,9 @@ import pyarrow.parquet
 import pytest
 from pydantic import BaseModel, Field, field_validator
 from pydantic_core import from_json
-from torch import Tensor, tensor
+from torch import tensor
 
 import gen
-from gen.loop.runner import run_all
 from gen.loop.step_times import Costs
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
@@ -32,6 +31,7 @@ from gen.offline.rows import Row, row_seed
 from gen.offline.unchanged import fingerprint
 from gen.offline.worker import Worker
 from tests.helpers import needs_kernels_that_agree
+from tests.helpers.noting import noted
 from tests.offline.helpers import WorkerHere, read_parts, write_rows
 
 ROWS: list[dict[str, Any]] = [
@@ -248,13 +248,7 @@ def test_a_part_made_again_by_a_fresh_worker_in_another_order_is_equal(
     before = [part.read_bytes() for part in report.parts]
     manifest, digest = read_manifest(out)
     worker = Worker(manifest.settings, "cpu", threads=1)
-    wide, verify = [], TransformersRows.verify
-
-    def noted(rows: TransformersRows, token_ids: Tensor, view: int) -> Tensor:
-        wide.append(token_ids.shape[1])
-        return verify(rows, token_ids, view)
-
-    monkeypatch.setattr(TransformersRows, "verify", noted)
+    wide = noted(monkeypatch, TransformersRows, "verify", lambda rows, token_ids, view: token_ids.shape[1])
     monkeypatch.setattr(Costs, "learn", None)  # no clock decides
     for number in reversed(range(len(report.parts))):
         part_path(out, number).unlink()
@@ -284,19 +278,12 @@ def test_long_prompts_can_be_cut_and_texts_have_the_same_bits_in_any_batch(tmp_p
 
 def test_what_rows_of_a_part_begin_with_alike_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of two documents in turn; two rows run at once."""
-    read, forward = [], TransformersModel.forward_all
-
-    def counting(model: TransformersModel, token_ids: Tensor, *rest: Any, **more: Any) -> Tensor:
-        read.append(token_ids.numel() if token_ids.shape[1] > 1 else 0)
-        return forward(model, token_ids, *rest, **more)
-
-    monkeypatch.setattr(TransformersModel, "forward_all", counting)
+    read = noted(monkeypatch, TransformersModel, "forward_all", lambda model, token_ids, *_, **__: token_ids.shape)
     rows = [{"prompt": [40 + number % 2] * 300 + [number], "max_new_tokens": 4} for number in range(12)]
     source = write_rows(tmp_path / "rows.jsonl", rows)
-    # plain steps read one token
     report = gen.run_batch(source, tmp_path / "out", model="demo", batch_size=2, part_rows=12, seed=1, speculate=False)
     assert report.failed == 0
-    assert sum(read) < 3 * 300  # of 12 times 300
+    assert sum(rows * width for rows, width in read if width > 1) < 3 * 300  # of 12 times 300; plain steps read one
 
 
 def test_failed_rows_are_tried_again_where_that_is_asked_for(tmp_path: Path) -> None:
@@ -556,13 +543,7 @@ def test_old_texts_are_drafts_and_change_no_part(tmp_path: Path, monkeypatch: py
     rows[1]["prompt"], rows[3]["id"] = "One evening", "new"
     source = write_rows(tmp_path / "rows.jsonl", rows)
     plain = gen.run_batch(source, tmp_path / "plain", **arguments)
-    drafts, read = list[Any](), Reader.read
-
-    def noted(self: Reader, row: Row, draft: str | None = None) -> Any:
-        drafts.append(draft)
-        return read(self, row, draft)
-
-    monkeypatch.setattr(Reader, "read", noted)
+    drafts = noted(monkeypatch, Reader, "read", lambda reader, row, draft=None: draft)
     again = gen.run_batch(source, tmp_path / "again", drafts=tmp_path / "old", **arguments)
     assert [part.read_bytes() for part in again.parts] == [part.read_bytes() for part in plain.parts]
     texts = [result["text"] for result in read_parts(old.parts)]
@@ -601,13 +582,9 @@ def test_rows_that_have_not_changed_run_first_where_their_order_changes_no_text(
     arguments: Any = {"model": "demo", "batch_size": 2, "seed": 5, "max_new_tokens": 8}
     gen.run_batch(write_rows(tmp_path / "old.jsonl", rows), tmp_path / "old", **arguments)
     rows[0]["prompt"], rows[1]["seed"], rows[3]["id"] = "One evening", 3, "new"
-    run, source = list[list[int]](), write_rows(tmp_path / "rows.jsonl", rows)
-
-    def noted(model: Any, jobs: Any, options: Any) -> None:
-        run.append([number for number, job in enumerate(jobs) if job.request.draft_fits])
-        run_all(model, jobs, options)
-
-    monkeypatch.setattr("gen.offline.worker.run_all", noted)
+    source = write_rows(tmp_path / "rows.jsonl", rows)
+    fit = lambda model, jobs, options: [number for number, job in enumerate(jobs) if job.request.draft_fits]  # noqa: E731
+    run = noted(monkeypatch, "gen.offline.worker", "run_all", fit)
     gen.run_batch(source, tmp_path / "again", drafts=tmp_path / "old", **arguments)
     assert run[-1] == [2]
     gen.run_batch(source, tmp_path / "half", drafts=tmp_path / "old", dtype="bfloat16", **arguments)

@@ -11,12 +11,7 @@ from tests.offline.helpers import WorkerHere, write_rows
 from tests.server.client import Client
 
 
-@pytest.fixture(scope="module")
-def demo() -> Any:
-    return gen.load("demo", device="cpu")
-
-
-def test_a_job_writes_receipts(demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_writes_receipts(whole_demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr("gen.offline.executors.processes.WorkerProcess", WorkerHere)
     source = write_rows(tmp_path / "rows.jsonl", [{"prompt": "Once upon"}, {"prompt": ""}, {"prompt": [5, 10**6]}])
@@ -27,14 +22,14 @@ def test_a_job_writes_receipts(demo: Any, tmp_path: Path, monkeypatch: pytest.Mo
         [part] = report.parts
         receipts = gen.Receipt.load(part)
         assert len(receipts) == 2 * samples  # the last row has failed
-        assert [one.kind for one in gen.verify(demo, receipts)] == ["equal"] * len(receipts)
+        assert [one.kind for one in gen.verify(whole_demo, receipts)] == ["equal"] * len(receipts)
     bare = gen.run_batch(source, tmp_path / "bare", model="demo", max_new_tokens=9)
     with pytest.raises(gen.ArgumentError, match="line 1: the result has no receipt"):
         gen.Receipt.load(bare.parts[0])
 
 
-def test_a_server_gives_receipts(demo: Any) -> None:
-    with gen.Engine(demo, rows=4) as engine:
+def test_a_server_gives_receipts(whole_demo: Any) -> None:
+    with gen.Engine(whole_demo, rows=4) as engine:
         client = Client(app(engine, names=["demo"]))
         text: dict[str, Any] = {"prompt": ["Once", "A dog"], "n": 2, "max_tokens": 9, "return_receipt": True}
         chat: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9, "stop": ["e"]}
@@ -48,6 +43,6 @@ def test_a_server_gives_receipts(demo: Any) -> None:
             chosen = [one["choices"][0] for one in events if isinstance(one, dict)]
             receipts += [gen.Receipt.read(one["receipt"]) for one in chosen if "receipt" in one]
         assert len(receipts) == 10
-        assert [one.kind for one in gen.verify(demo, receipts)] == ["equal"] * 10
+        assert [one.kind for one in gen.verify(whole_demo, receipts)] == ["equal"] * 10
         del text["return_receipt"]
         assert "receipt" not in client.post("/v1/completions", text).json["choices"][0]

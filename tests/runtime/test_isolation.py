@@ -17,6 +17,7 @@ from gen.samplers import beam_search, greedy, multinomial
 from gen.samplers.backends import choosing, torch_backend
 from gen.samplers.backends.race import running_sum
 from tests.helpers import byte_tokenizer, encoder_tokenizer, needs_kernels_that_agree, tiny_encoder, tiny_model
+from tests.helpers.noting import noted
 from tests.models.exported.programs import exported
 
 
@@ -128,17 +129,11 @@ def test_every_forward_runs_without_gradients_and_autocast(call: str, monkeypatc
     model: Any = gen.from_transformers(tiny_model(max_position_embeddings=2048), byte_tokenizer())
     if call == "exact":
         needs_kernels_that_agree(model)
-    seen: set[tuple[bool, ...]] = set()
-    linear = torch.nn.functional.linear
-
-    def noted(*given: Tensor) -> Tensor:
-        seen.add((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
-        return linear(*given)
-
-    monkeypatch.setattr(torch.nn.functional, "linear", noted)
+    modes = lambda *_: (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))  # noqa: E731
+    seen = noted(monkeypatch, torch.nn.functional, "linear", modes)
     with torch.autocast("cpu", torch.bfloat16), torch.enable_grad():
         FORWARDS[call](model)
-    assert seen == {(False, False)}
+    assert {*seen} == {(False, False)}
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -16,13 +16,14 @@ import gen
 import gen.scoring.scorer
 from gen.scoring.scorer import Scorer
 from tests.helpers import HYBRIDS, OTHERS, SHAPES, ScriptedModel, byte_tokenizer, tiny_model
+from tests.helpers.noting import noted
 from tests.helpers.waits import waits
 from tests.models.exported.programs import exported
 from virtual_gpus import virtual_gpus
 
 KNOWN = 259  # ids of the byte tokenizer; the models' logits are wider
 SAMPLE = ["llama", "gemma3", "bloom", "gpt_neo", "deepseek_v3", "mixtral", *["qwen3_next", "jamba", "lfm2"]]
-FURTHER = ["mistral_window", "llama4_chunked", "falcon_alibi", "gemma3n_shared", "gpt_oss_window"]
+FURTHER = ["mistral", "llama4_text", "falcon_alibi", "gemma3n_text", "gpt_oss"]
 
 
 def new_model(shape: str = "llama", device: str = "cpu", **changes: Any) -> Any:
@@ -180,19 +181,11 @@ def test_memory_that_is_out_halves_what_is_read_together() -> None:
 
 def test_few_logits_are_in_memory_at_once() -> None:
     model: Any = new_model(vocab_size=4000)
-    widest = 0
-    look = Scorer._look
-
-    def watching(self: Scorer, logits: Tensor, wanted: Any) -> Any:
-        nonlocal widest
-        widest = max(widest, logits.numel())
-        return look(self, logits, wanted)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gen.scoring.scorer, "_LOGITS", 4000 * 16)
-        patch.setattr(Scorer, "_look", watching)
+        sizes = noted(patch, Scorer, "_look", lambda scorer, logits, wanted: logits.numel())
         found = gen.score(model, ["x" * 100, "y" * 90])
-    assert widest <= 4000 * 16
+    assert max(sizes) <= 4000 * 16
     assert found[1].logprobs == pytest.approx(gen.score(model, "y" * 90).logprobs, abs=1e-5)
 
 

@@ -13,6 +13,7 @@ import gen
 from gen.embedding.encoder import Encoder
 from gen.embedding.sentence_folders import Recipe
 from gen.tokens.tokenizers import Tokenizer
+from tests.helpers.noting import noted
 from tests.helpers.tiny_encoders import encoder_tokenizer, tiny_encoder
 from tests.models.transformers.vision_helpers import picture, tiny_processor, tiny_vision_model
 from tests.server.client import Client
@@ -69,13 +70,7 @@ def test_the_tokens_of_a_conversation_with_images_are_counted_as_it_is_read(monk
         small = Client(gen.server.app(engine, max_image_mpx=0.0001))
         for path, asked in (("/v1/messages/count_tokens", messages), ("/tokenize", others)):
             assert b"and a data: URL may have 100" in small.post(path, {"messages": asked}).body
-    read, encode = list[str](), type(model).encode
-
-    def noted(self: Any, text: str, *rest: Any, **options: Any) -> Any:
-        read.append(text)
-        return encode(self, text, *rest, **options)
-
-    monkeypatch.setattr(type(model), "encode", noted)
+    read = noted(monkeypatch, type(model), "encode", lambda model, text, *_, **__: text)
     with gen.Engine(model, rows=2, max_batch_tokens=tokens + 5) as engine:
         client = Client(gen.server.app(engine))
         fields: dict[str, Any] = {"messages": others, "max_tokens": 1000, "ignore_eos": True, "n": 2}
@@ -86,13 +81,7 @@ def test_the_tokens_of_a_conversation_with_images_are_counted_as_it_is_read(monk
 
 
 def test_a_prompt_is_encoded_once_for_all_of_its_texts(engine: gen.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded, encode = list[str](), Tokenizer._encode
-
-    def noted(self: Tokenizer, text: str, **options: Any) -> list[int]:
-        encoded.append(text)
-        return encode(self, text, **options)
-
-    monkeypatch.setattr(Tokenizer, "_encode", noted)
+    encoded = noted(monkeypatch, Tokenizer, "_encode", lambda tokenizer, text, **_: text)
     with gen.Engine(engine.model, rows=8, max_batch_tokens=200) as small:
         client = Client(gen.server.app(small))
         fields = {"prompt": ["One", "Two"], "n": 3, "max_tokens": 500, "ignore_eos": True}

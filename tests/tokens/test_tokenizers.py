@@ -14,6 +14,7 @@ import gen
 from gen.errors import ArgumentError, ContextError
 from gen.tokens.tokenizers import ByteDetokenizer, Detokenizer, Tokenizer
 from tests.helpers import BOS, EOS, OTHER_EOS, byte_tokenizer, encoder_tokenizer, spaced_tokenizer
+from tests.helpers.noting import noted
 
 ALPHABET = "aZ 9\n.éßжλ中文字に안녕🙂👩‍👩‍👧‍👦🇳🇴\u0301\u200d"
 
@@ -214,13 +215,8 @@ def test_no_text_has_fewer_tokens_than_its_beginning_tells(make: Any) -> None:
 
 def test_a_prompt_that_cannot_fit_is_refused_by_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     demo: Any = gen.load("demo", device="cpu")
-    encode, longest, most = Tokenizer._encode, [0], demo.context_length
-
-    def noted(self: Tokenizer, text: str, **options: Any) -> list[int]:
-        longest[0] = max(longest[0], len(text))
-        return encode(self, text, **options)
-
-    monkeypatch.setattr(Tokenizer, "_encode", noted)
+    most = demo.context_length
+    lengths = noted(monkeypatch, Tokenizer, "_encode", lambda self, text, **_: len(text))
     huge = "word " * 100_000
     with gen.Engine(demo, rows=1) as engine:
         for ask in (
@@ -234,7 +230,7 @@ def test_a_prompt_that_cannot_fit_is_refused_by_its_beginning(monkeypatch: pytes
             with pytest.raises(ContextError, match=r"at least \d+ tokens; the model's context of 1024"):
                 ask()
     [_, error] = gen.generate(demo, ["a", huge], max_new_tokens=1, errors="return")
-    assert isinstance(error, ContextError) and longest[0] == 8 * most
+    assert isinstance(error, ContextError) and max(lengths) == 8 * most
     # what may fit is encoded whole: a prompt of few tokens, and one whose end is kept
     assert gen.generate(demo, huge, max_new_tokens=4, truncate="left", seed=1) == gen.generate(
         demo,

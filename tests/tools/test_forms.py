@@ -1,11 +1,10 @@
-"""Calls of tools in the form of each family: read back by transformers, by a plain reader, and as values.
+"""Calls of tools in the form of each family: read back by transformers, and as values.
 
 The templates, tokenizers and response templates are written here, modelled on those of the families.
 """
 
 import json
 import random
-import re
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -155,30 +154,6 @@ def read_by_transformers(family: str, written: str) -> tuple[str, list[tuple[str
     return found.get("content", "").strip(), calls
 
 
-def read_plainly(family: str, written: str) -> tuple[str, list[tuple[str, Any]]]:
-    """Read a text by hand, following the description of each form."""
-    if family == "gpt-oss":
-        bodies = re.split(r"<\|end\|><\|start\|>assistant", written)
-        heads = [body.partition("<|message|>") for body in bodies]
-        said = "".join(text for head, _, text in heads if "to=" not in head and "analysis" not in head)
-        called = [(head.partition("functions.")[2].split(" ")[0], text) for head, _, text in heads if "to=" in head]
-        return said.strip(), [(name, json.loads(text)) for name, text in called]
-    begin = {"hermes": "<tool_call>\n", "llama3": '{"name"'}.get(family, "[TOOL_CALLS]")
-    said, found, rest = written.partition(begin)
-    if not found:
-        return written.strip(), []
-    if family == "hermes":
-        objects = [json.loads(part.removesuffix("\n</tool_call>")) for part in rest.split("\n<tool_call>\n")]
-    elif family == "llama3":
-        said, objects = said.removesuffix("<|python_tag|>"), [json.loads(found + rest)]
-    elif family == "mistral":
-        objects = json.loads(rest)
-    else:
-        parts = [re.split(r"\[CALL_ID\]|\[ARGS\]", part) for part in rest.split(begin)]
-        objects = [{"name": name, "arguments": json.loads(text)} for name, _, text in parts]
-    return said.strip(), [(one["name"], one.get("arguments", one.get("parameters"))) for one in objects]
-
-
 def in_pieces(kind: gen.Constraint, written: str, rng: random.Random) -> tuple[str, list[tuple[str, Any]]]:
     """The joined deltas of a text that comes in pieces of any length; a call's name comes first."""
     assert isinstance(kind.tree, Calls)
@@ -210,7 +185,7 @@ def test_calls_are_read_back_by_others(family: tuple[str, Any], choice: str) -> 
         written = all_of(model, one)
         value: gen.ToolCalls = one.value
         calls = as_json([*value.calls])
-        assert (value.text, calls) == read_plainly(name, written) == read_by_transformers(name, written), written
+        assert (value.text, calls) == read_by_transformers(name, written), written
         assert kind.read(written) == value
         assert in_pieces(kind, one.text, random.Random(seed)) == (value.text, calls)
         found |= {called for called, _ in calls} or {""}
@@ -241,7 +216,7 @@ def test_an_answer_may_have_a_type(family: tuple[str, Any]) -> None:
         said, calls = in_pieces(kind, made.text, random.Random(seed))
         assert value.text == "" and bool(value.calls) == (value.answer is None)
         if value.calls:
-            assert (said, calls) == ("", as_json([*value.calls])) == read_plainly(name, all_of(model, made))
+            assert (said, calls) == ("", as_json([*value.calls])) == read_by_transformers(name, all_of(model, made))
         else:
             assert (json.loads(said), calls) == (value.answer, [])
         found.add(bool(calls))
@@ -299,7 +274,7 @@ def test_a_tool_that_is_not_regular_goes_to_the_host_engine() -> None:
         [made] = answers(model, kind, 400, [1])
         assert [one.name for one in made.value.calls] == ["tree"]
         written = all_of(model, made)
-        assert read_plainly(name, written)[1] == as_json([*made.value.calls])
+        assert read_by_transformers(name, written)[1] == as_json([*made.value.calls])
         free = gen.compile(model, gen.tool_calls([tool, NOW]))
         assert free.engine == "host"
         walker = free.walker()

@@ -18,7 +18,7 @@ from gen.server import app
 from gen.tools.forms import form_of
 from tests.helpers import EOS, byte_tokenizer, tiny_model
 from tests.server.client import Client
-from tests.tools.test_forms import in_pieces
+from tests.tools.test_forms import NOW, all_of, in_pieces
 
 Read = tuple[str, list[tuple[str, Any]]]
 _BAR, _LINE = "\uff5c", "\u2581"
@@ -104,7 +104,6 @@ def weather(city: str, days: int = 1) -> str:
     return f"{city} {days}"
 
 
-NOW = {"type": "function", "function": {"name": "now"}}
 FIELDS = {
     "city": {"type": "string", "maxLength": 9},
     "maybe": {"type": ["string", "null", "integer"], "maxLength": 5},
@@ -239,11 +238,6 @@ def as_json(value: gen.ToolCalls) -> Read:
     return value.text, [(one.name, one.arguments) for one in value.calls]
 
 
-def whole(model: Any, made: gen.Completion) -> str:
-    texts = gen.compile(model, str).vocabulary.texts
-    return b"".join(texts[token_id] for token_id in made.token_ids).decode()
-
-
 def answers(model: Any, kind: Any, limit: int, seed: int) -> list[gen.Completion]:
     """Texts of a random model that likes marks."""
     likely = {ord(letter): 4.0 for letter in "<[5n"} | dict.fromkeys(range(128, 259), -9.0)
@@ -270,7 +264,7 @@ def test_calls_are_read_back_plainly(form: tuple[str, Any], choice: str) -> None
     assert kind.engine == "device" and kind.least_tokens is not None
     found = set()
     for seed, made in enumerate(answers(model, kind, max(kind.least_tokens, 130), 2)):
-        written = whole(model, made)
+        written = all_of(model, made)
         assert as_json(made.value) == read_plainly(name, written) == as_json(kind.read(written)), written
         assert in_pieces(kind, made.text, random.Random(seed)) == as_json(made.value)
         found |= {one.name for one in made.value.calls} or {""}
@@ -371,7 +365,7 @@ def test_the_host_engine_writes_the_same_forms() -> None:
             if isinstance(made, gen.IncompleteError):  # this engine keeps no room for the end
                 continue
             count += 1
-            written = whole(model, made)
+            written = all_of(model, made)
             walker = kind.walker()
             assert all(walker.push(one) for one in made.token_ids)
             assert as_json(made.value) == read_plainly(name, written)

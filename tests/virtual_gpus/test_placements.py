@@ -280,7 +280,7 @@ def test_many_cuts_are_drawn_from() -> None:
 
 @pytest.mark.parametrize("shape", ["llama", "gpt2", "qwen3_next"])
 def test_models_of_transformers_need_no_arguments(shape: str) -> None:
-    assert shape in SHAPES | HYBRIDS
+    assert shape in {*SHAPES, *HYBRIDS}
     report = examine(lambda: tiny_model(shape), [("cuda:1",), ("cuda:0", "cuda:1"), ("cuda:0", "disk")])
     assert report.steps == ("forward", "backward", "generate")
     assert not report.failures, str(report)

@@ -21,6 +21,7 @@ from gen.samplers import beam_search, greedy, multinomial
 from gen.samplers.base import Sampled
 from tests.constraints.vocabularies import spelled, wordy_tokenizer
 from tests.helpers import ScriptedModel, needs_kernels_that_agree, tiny_model
+from tests.helpers.noting import noted
 from virtual_gpus import virtual_gpus
 
 EOS = len(spelled()) - 4
@@ -242,14 +243,7 @@ class TestSteps:
         self, model: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """For steps that make one token each."""
-        short: list[bool] = []
-        run = Recorded.run
-
-        def noted(steps: Any, *shape: Any, **how: Any) -> None:
-            short.append(steps.decoder.short)
-            run(steps, *shape, **how)
-
-        monkeypatch.setattr(Recorded, "run", noted)
+        short = noted(monkeypatch, Recorded, "run", lambda steps, *_, **__: steps.decoder.short)
         for pattern, times in (("[a-z]*", 1), ("x{40}[a-z]*", 1), ("x{40}([a-z]{30}-)*", 7)):
             arguments: dict[str, Any] = {"max_new_tokens": 60, "shorten": True, "eos_token_id": [], "speculate": False}
             gen.generate(model, "x", gen.regex(pattern), seed=0, **arguments)

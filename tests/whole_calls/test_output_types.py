@@ -17,6 +17,7 @@ import gen
 from gen.constraints import compiling
 from gen.samplers import beam_search, multinomial
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer, spaced_tokenizer, tiny_model
+from tests.helpers.noting import noted
 
 
 class Person(BaseModel):
@@ -164,13 +165,7 @@ def test_an_engine_raises_what_is_amiss_with_a_type_where_its_text_is_read(model
 
 
 def test_engines_and_asyncio_compile_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, threads, real = new_model(), [], compiling._made
-
-    def noted(*given: Any) -> Any:
-        threads.append(current_thread())
-        return real(*given)
-
-    monkeypatch.setattr(compiling, "_made", noted)
+    own, threads = new_model(), noted(monkeypatch, compiling, "_made", lambda *_: current_thread())
     with gen.Engine(own) as engine:
         first = engine.submit("x", bool, seed=1)
         assert isinstance(first.completion().value, bool)
@@ -389,13 +384,7 @@ class TestCompile:
         assert gen.compile(model, on_device) is on_device
 
     def test_what_was_compiled_is_kept_by_its_content(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        own, made, real = new_model(), [], compiling._made
-
-        def counted(plan: Any, *rest: Any) -> Any:
-            made.append(plan.key)
-            return real(plan, *rest)
-
-        monkeypatch.setattr(compiling, "_made", counted)
+        own, made = new_model(), noted(monkeypatch, compiling, "_made", lambda plan, *_: plan.key)
         for _ in range(2):
             gen.generate(own, "x", Point)
             gen.generate(own, ["x", "y"], [gen.regex("ab"), gen.regex("a" + "b")])

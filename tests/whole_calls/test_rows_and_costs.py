@@ -141,7 +141,7 @@ def test_texts_follow_a_custom_samplers_ancestors(ancestors: tuple[int, int]) ->
         assert [completion.token_ids for completion in group] == followed(model, prompt, ancestors, 6)
 
 
-@pytest.mark.parametrize("shape", ["llama", "gpt2", "gemma3", "qwen3_5"])
+@pytest.mark.parametrize("shape", ["llama", "gpt2", "gemma3", "qwen3_5_text"])
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("sampler", [greedy(), multinomial(3), beam_search(2)])
 def test_a_dead_row_is_filled_anew_without_a_trace(shape: str, sampler: Sampler) -> None:

@@ -12,11 +12,10 @@ import torch
 
 import gen
 from benchmarks.cases.thoughts import FORMS, HARMONY, SPECIALS, TYPES, City, check, nudge, tiny
-from gen.constraints.tables.masks import allow
 from gen.samplers import beam_search, greedy, multinomial
-from gen.scoring.pairs import read_pairs
 from gen.tokens.tokenizers import Tokenizer
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer
+from tests.helpers.noting import noted
 from tests.helpers.waits import waits
 from virtual_gpus import virtual_gpus
 
@@ -187,13 +186,7 @@ def test_a_thought_without_a_type_has_a_bound_too(form: str) -> None:
 
 
 def test_where_any_token_may_come_a_step_masks_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    masked: list[int] = []
-
-    def counted(logits: Any, *given: Any) -> Any:
-        masked.append(len(logits))
-        return allow(logits, *given)
-
-    monkeypatch.setattr("gen.stages.device_constraints.allow", counted)
+    masked = noted(monkeypatch, "gen.stages.device_constraints", "allow", lambda logits, *_: len(logits))
     given: Any = {"thinking": 30, "seed": [1, 2], "eos_token_id": [], "details": True, "chat": True, "replay": False}
     made = gen.generate(tiny("DeepSeek-R1"), ["x", "y"], max_new_tokens=40, **given)
     assert min(len(one.token_ids) for one in made) >= 70
@@ -362,14 +355,10 @@ def test_options_come_where_the_answer_comes(form: str, monkeypatch: pytest.Monk
     names = SPECIALS.get(form, [])
     written = re.sub("|".join(map(re.escape, names)) or "$^", "", WRITTEN[form])
     assert model.prompts[-1] == model.prompts[0] + written
-    contexts: list[str] = []
-
-    def caught(model: Any, number: int, context: Any, *given: Any, **named: Any) -> Any:
-        contexts.append(model.tokenizer.decode(context, shown=frozenset(model.tokenizer.special_tokens)))
-        return read_pairs(model, number, context, *given, **named)
-
-    monkeypatch.setattr("gen.scoring.scores.read_pairs", caught)
     random_model = tiny(form)
+    shown = frozenset(random_model.tokenizer.special_tokens)
+    decoded = lambda model, number, context, *_, **__: model.tokenizer.decode(context, shown=shown)  # noqa: E731
+    contexts = noted(monkeypatch, "gen.scoring.scores", "read_pairs", decoded)
     for seed in range(9):  # its first token may be one that ends a text
         gen.classify(random_model, "x", ["Rome", "Oslo"], chat=True, thinking=True if seed < 3 else 3, seed=seed)
     end = "<|channel|>final<|message|>" if form == "gpt-oss" else ENDINGS[form].rstrip()

@@ -13,61 +13,56 @@ BEAMS: dict[str, Any] = GREEDY | {"sampler": gen.samplers.beam_search(3)}
 TEXT = "A long story about the sea, which everybody has read before they ask. " * 2 + "And now we ask"
 
 
-@pytest.fixture(scope="module")
-def demo() -> Any:
-    return gen.load("demo", device="cpu")
-
-
-def test_a_prefix_is_read_once_and_calls_find_it_until_it_is_released(demo: Any) -> None:
+def test_a_prefix_is_read_once_and_calls_find_it_until_it_is_released(whole_demo: Any) -> None:
     prompts = [f"{TEXT} {what}?" for what in ("why", "who")]
-    before = gen.generate(demo, prompts, **GREEDY)
-    with gen.prefix(demo, TEXT) as kept:
-        assert kept.bytes > 0 and demo.tokenizer.encode(prompts[0])[: len(kept.token_ids)] == kept.token_ids
-        made = gen.generate(demo, prompts, **GREEDY)
+    before = gen.generate(whole_demo, prompts, **GREEDY)
+    with gen.prefix(whole_demo, TEXT) as kept:
+        assert kept.bytes > 0 and whole_demo.tokenizer.encode(prompts[0])[: len(kept.token_ids)] == kept.token_ids
+        made = gen.generate(whole_demo, prompts, **GREEDY)
         assert [one.cached_tokens for one in made] == [len(kept.token_ids)] * 2
         assert [one.token_ids for one in made] == [one.token_ids for one in before]
-        assert gen.generate(demo, prompts[0], **GREEDY).cached_tokens == len(kept.token_ids)  # calls keep nothing
-        beams: Any = gen.generate(demo, prompts[0], **BEAMS)
+        assert gen.generate(whole_demo, prompts[0], **GREEDY).cached_tokens == len(kept.token_ids)  # calls keep nothing
+        beams: Any = gen.generate(whole_demo, prompts[0], **BEAMS)
         assert beams.cached_tokens == len(kept.token_ids)
-        with gen.prefix(demo, kept.token_ids) as same:
+        with gen.prefix(whole_demo, kept.token_ids) as same:
             assert same.bytes == kept.bytes
-        assert gen.generate(demo, prompts[0], **GREEDY).cached_tokens > 0
+        assert gen.generate(whole_demo, prompts[0], **GREEDY).cached_tokens > 0
     kept.release()
-    assert kept.bytes == 0 and gen.generate(demo, prompts[0], **GREEDY).cached_tokens == 0
-    again: Any = gen.generate(demo, prompts[0], **BEAMS)
+    assert kept.bytes == 0 and gen.generate(whole_demo, prompts[0], **GREEDY).cached_tokens == 0
+    again: Any = gen.generate(whole_demo, prompts[0], **BEAMS)
     assert again.token_ids == beams.token_ids and again.cached_tokens == 0
 
 
-def test_the_last_token_is_left_out_where_more_text_changes_it(demo: Any) -> None:
+def test_the_last_token_is_left_out_where_more_text_changes_it(whole_demo: Any) -> None:
     for text in (TEXT, TEXT + " ", TEXT + " unbel", TEXT + ".\n"):
-        with gen.prefix(demo, text) as kept:
-            whole = demo.tokenizer.encode(text)
+        with gen.prefix(whole_demo, text) as kept:
+            whole = whole_demo.tokenizer.encode(text)
             assert whole[: len(kept.token_ids)] == kept.token_ids and len(whole) - len(kept.token_ids) <= 2
             for more in ("ievable", " who", "1", "\nThen", "!"):
-                assert demo.tokenizer.encode(text + more)[: len(kept.token_ids)] == kept.token_ids
+                assert whole_demo.tokenizer.encode(text + more)[: len(kept.token_ids)] == kept.token_ids
 
 
-def test_of_a_chat_what_any_next_message_leaves_is_kept(demo: Any) -> None:
+def test_of_a_chat_what_any_next_message_leaves_is_kept(whole_demo: Any) -> None:
     chat: list[Any] = [{"role": "system", "content": TEXT}]
-    with gen.prefix(demo, chat) as kept:
+    with gen.prefix(whole_demo, chat) as kept:
         asked = [*chat, {"role": "user", "content": "Why?"}]
-        made = gen.generate(demo, asked, **GREEDY)
-        assert made.cached_tokens == len(kept.token_ids) > len(demo.tokenizer.encode_plain(TEXT))
-    with gen.prefix(demo, TEXT, chat=True) as kept:
-        made = gen.generate(demo, TEXT, chat=True, **GREEDY)
-        assert made.cached_tokens == min(len(kept.token_ids), made_tokens(demo, TEXT) - 1)
+        made = gen.generate(whole_demo, asked, **GREEDY)
+        assert made.cached_tokens == len(kept.token_ids) > len(whole_demo.tokenizer.encode_plain(TEXT))
+    with gen.prefix(whole_demo, TEXT, chat=True) as kept:
+        made = gen.generate(whole_demo, TEXT, chat=True, **GREEDY)
+        assert made.cached_tokens == min(len(kept.token_ids), made_tokens(whole_demo, TEXT) - 1)
 
 
-def made_tokens(demo: Any, text: str) -> int:
+def made_tokens(whole_demo: Any, text: str) -> int:
     from gen.requests.prompts import read_one_prompt
 
-    return len(read_one_prompt(demo, 0, [{"role": "user", "content": text}], (), template_kwargs=None)[0])
+    return len(read_one_prompt(whole_demo, 0, [{"role": "user", "content": text}], (), template_kwargs=None)[0])
 
 
-def test_a_salted_prefix_is_for_its_salt_alone(demo: Any) -> None:
-    with gen.prefix(demo, TEXT, cache_salt="a") as kept:
-        assert gen.generate(demo, TEXT + " why", **GREEDY).cached_tokens == 0
-        with gen.Engine(demo, rows=2, prefix_bytes=0) as engine:
+def test_a_salted_prefix_is_for_its_salt_alone(whole_demo: Any) -> None:
+    with gen.prefix(whole_demo, TEXT, cache_salt="a") as kept:
+        assert gen.generate(whole_demo, TEXT + " why", **GREEDY).cached_tokens == 0
+        with gen.Engine(whole_demo, rows=2, prefix_bytes=0) as engine:
             made = {
                 salt: engine.submit(TEXT + " why", max_new_tokens=2, cache_salt=salt).completion().cached_tokens
                 for salt in (None, "a", "b")
@@ -120,6 +115,6 @@ def test_models_that_read_prompts_as_a_whole_keep_nothing_and_give_the_same_text
         ({"prompt": []}, "a prompt is a text"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(demo: Any, arguments: Any, message: str) -> None:
+def test_what_cannot_be_kept_is_refused(whole_demo: Any, arguments: Any, message: str) -> None:
     with pytest.raises(gen.ArgumentError, match=message):
-        gen.prefix(demo, **arguments)
+        gen.prefix(whole_demo, **arguments)

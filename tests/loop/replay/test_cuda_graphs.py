@@ -5,7 +5,7 @@ The oracle is the eager loop on the same device; `tests/whole_calls/test_on_a_gp
 
 import gc
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +23,7 @@ from gen.models.transformers.model import TransformersModel
 from gen.samplers import MultinomialSampler, Sampler
 from gen.samplers.base import Sampled
 from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers.noting import noted
 from tests.loop.calls import kept_rows
 from virtual_gpus import no_host_sync, virtual_gpus
 from virtual_gpus.machine import active_machine
@@ -77,18 +78,9 @@ def graphs(model: TransformersModel) -> list[Graph]:
 
 
 @pytest.fixture
-def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The (rows, view) of every capture, in order."""
-    shapes: list[tuple[int, int]] = []
-    capture = cuda_graphs.capture
-
-    def capturing(step: Any, rests_on: Sequence[object], others: Any) -> Graph:
-        made = capture(step, rests_on, others)
-        shapes.append(step.args[:2])
-        return made
-
-    monkeypatch.setattr(recorded, "capture", capturing)
-    yield shapes
+    return noted(monkeypatch, recorded, "capture", lambda step, *_: step.args[:2])
 
 
 @pytest.mark.parametrize(

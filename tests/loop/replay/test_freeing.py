@@ -1,12 +1,11 @@
 """Rows and their recordings are freed as soon as nothing needs them, not only when Python collects garbage."""
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import ref
 
 import pytest
-import torch
 from torch import Tensor
 
 import gen
@@ -14,6 +13,7 @@ from gen.loop.decoder import Decoder
 from gen.models.transformers.layer_state import LayerState
 from gen.models.transformers.model import TransformersModel
 from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers.noting import fails_once, noted
 from tests.loop.calls import kept_rows
 
 Alive = Callable[[], int]
@@ -50,18 +50,6 @@ def alive(tensors: list[ref[Tensor]]) -> int:
     return sum(one() is not None for one in tensors)
 
 
-def fails_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    step, failed = Decoder.step, [False]
-
-    def failing(rows: Decoder, *shape: Any, **how: Any) -> None:
-        if not failed[0]:
-            failed[0] = True
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        step(rows, *shape, **how)
-
-    monkeypatch.setattr(Decoder, "step", failing)
-
-
 @pytest.mark.parametrize("whole", [True, False])
 def test_release_frees_the_rows(model: TransformersModel, whole: bool) -> None:
     generate(model, new_tokens=28 if whole else 15)
@@ -77,15 +65,10 @@ def test_rows_are_freed_before_others_are_made(
     model: TransformersModel, next_call: str, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generate(model, texts=2, new_tokens=28 if whole else 15)  # 15: their last two steps are watched
-    tensors, seen, new_rows = recorded(model, whole=whole), list[int](), model.new_rows
-
-    def noted(count: int, length: int) -> Any:
-        seen.append(alive(tensors))
-        return new_rows(count, length)
-
-    monkeypatch.setattr(model, "new_rows", noted)
+    tensors = recorded(model, whole=whole)
+    seen = noted(monkeypatch, model, "new_rows", lambda *_: alive(tensors))
     if next_call == "memory is out":
-        fails_once(monkeypatch)
+        fails_once(monkeypatch, Decoder, "step")
         generate(model, texts=2, replay=False)
     else:
         other = next_call == "another search"
@@ -104,13 +87,8 @@ def test_each_layer_is_freed_before_the_next_one_grows(
     model: TransformersModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generate(model)
-    tensors, seen, grow = recorded(model), list[int](), LayerState.grow
-
-    def noted(state: LayerState, length: int, rooms: Mapping[int, int]) -> None:
-        seen.append(alive(tensors))
-        grow(state, length, rooms)
-
-    monkeypatch.setattr(LayerState, "grow", noted)
+    tensors = recorded(model)
+    seen = noted(monkeypatch, LayerState, "grow", lambda *_: alive(tensors))
     generate(model, new_tokens=60)
     assert seen == [*range(len(tensors), 0, -2)]  # keys and values of a layer
     assert alive(tensors) == 0

@@ -14,8 +14,8 @@ import gen
 from gen.loop.options import Options
 from gen.loop.runner import Runner
 from gen.models.transformers.model import TransformersModel
-from gen.models.transformers.snapshot import Snapshot
 from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers.noting import noted
 from tests.loop.calls import kept_rows, new_jobs
 
 Change = Callable[[Any], object]
@@ -91,7 +91,7 @@ def test_any_state_of_modules_is_seen() -> None:
 
 
 def test_what_a_forward_reads_of_its_config_is_seen() -> None:
-    hf_model = tiny_model("gemma2_window")
+    hf_model = tiny_model("gemma2")
     changes_are_seen(hf_model, [lambda one: setattr(one.config, "final_logit_softcapping", 1.5)])
 
 
@@ -197,13 +197,8 @@ def test_what_changes_at_every_call_is_told_once(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_call_looks_at_the_whole_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, looks = taken(tiny_model()), list[object]()
-
-    def watched(*arguments: Any, **settings: Any) -> Snapshot:
-        looks.append(arguments)
-        return Snapshot(*arguments, **settings)
-
-    monkeypatch.setattr("gen.models.transformers.model.Snapshot", watched)
+    model = taken(tiny_model())
+    looks = noted(monkeypatch, "gen.models.transformers.model", "Snapshot", lambda *given, **more: given)
     text(model)
     assert len(looks) == 1
     assert "".join(gen.stream(model, "to be", max_new_tokens=4, seed=1)) and len(looks) == 2

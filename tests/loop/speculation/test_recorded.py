@@ -21,27 +21,16 @@ from gen.loop.step_times import Costs
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import beam_search, greedy, multinomial
 from tests.helpers.demo import short_demo
+from tests.helpers.noting import noted
 from tests.helpers.waits import waits
 
 PROMPT = "Once upon a time"
 
 
-@pytest.fixture(scope="module")
-def model() -> TransformersModel:
-    return short_demo()
-
-
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Has an entry for each step of the loop."""
-    came, step = list[None](), Scheduler._step
-
-    def counted(self: Scheduler) -> None:
-        came.append(None)
-        step(self)
-
-    monkeypatch.setattr(Scheduler, "_step", counted)
-    return came
+    return noted(monkeypatch, Scheduler, "_step", lambda _: None)
 
 
 def made(model: TransformersModel, draft: Any = None, **arguments: Any) -> Completion:
@@ -90,21 +79,21 @@ def test_of_equal_places_the_nearest_is_taken() -> None:
 
 
 @pytest.mark.parametrize("sampler", [greedy(), multinomial(temperature=0.8, top_p=0.9)], ids=["greedy", "drawn"])
-def test_an_unchanged_text_takes_few_steps(sampler: Any, model: TransformersModel, steps: list[None]) -> None:
-    plain = made(model, sampler=sampler, speculate=False)
+def test_an_unchanged_text_takes_few_steps(sampler: Any, demo: TransformersModel, steps: list[None]) -> None:
+    plain = made(demo, sampler=sampler, speculate=False)
     steps.clear()
-    found = made(model, plain, sampler=sampler)
+    found = made(demo, plain, sampler=sampler)
     assert replace(found, logprobs=plain.logprobs, score=plain.score) == plain
     assert found.logprobs == pytest.approx(plain.logprobs, abs=1e-4)
     assert len(steps) <= 12 and found.accepted > 0.8 * len(found.token_ids)
 
 
 def test_on_a_gpu_each_step_looks_through_the_draft(
-    gpu: torch.device, model: TransformersModel, steps: list[None], monkeypatch: pytest.MonkeyPatch
+    gpu: torch.device, demo: TransformersModel, steps: list[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Costs, "_of", lambda self, rows, width: 1.1)  # on virtual GPUs no step is faster than another
     drawn = multinomial(temperature=0.8, top_p=0.95)
-    plain = [made(model, sampler=drawn, speculate=False, seed=seed, max_new_tokens=60) for seed in (3, 4)]
+    plain = [made(demo, sampler=drawn, speculate=False, seed=seed, max_new_tokens=60) for seed in (3, 4)]
     own = short_demo(device=str(gpu))
     for speculate in ("auto", gen.Speculation(prompt=False)):  # what came before in the text itself is not looked at
         arguments: dict[str, Any] = {"sampler": drawn, "max_new_tokens": 60, "speculate": speculate}
@@ -125,8 +114,8 @@ def test_on_a_gpu_each_step_looks_through_the_draft(
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7, 8])
-def test_no_draft_changes_a_text(seed: int, model: TransformersModel) -> None:
-    _, differences = compare_case(model, seed, longest=60, drafts=True)
+def test_no_draft_changes_a_text(seed: int, demo: TransformersModel) -> None:
+    _, differences = compare_case(demo, seed, longest=60, drafts=True)
     assert differences == []
 
 
@@ -137,44 +126,44 @@ def test_no_draft_changes_a_text_on_a_gpu(gpu: torch.device) -> None:
         assert differences == []
 
 
-def test_every_function_takes_a_draft(model: TransformersModel) -> None:
-    plain = made(model)
+def test_every_function_takes_a_draft(demo: TransformersModel) -> None:
+    plain = made(demo)
     settings: dict[str, Any] = {"seed": 3, "max_new_tokens": 150, "eos_token_id": [], "sampler": greedy()}
-    stream = gen.stream(model, PROMPT, draft=plain.token_ids, **settings)
+    stream = gen.stream(demo, PROMPT, draft=plain.token_ids, **settings)
     assert "".join(stream) == plain.text and stream.completion().accepted > 75
-    again = asyncio.run(gen.agenerate(model, PROMPT, details=True, draft=plain.text, **settings))
+    again = asyncio.run(gen.agenerate(demo, PROMPT, details=True, draft=plain.text, **settings))
     assert again == replace(plain, logprobs=again.logprobs, score=again.score) and again.accepted > 75
-    pairs = dict(gen.generate_iter(model, ["A", PROMPT], draft=[None, plain], rows=1, details=True, **settings))
+    pairs = dict(gen.generate_iter(demo, ["A", PROMPT], draft=[None, plain], rows=1, details=True, **settings))
     assert pairs[1].token_ids == plain.token_ids and pairs[1].accepted > 75
     with pytest.raises(ArgumentError, match="one draft or None for each prompt"):
-        gen.generate_iter(model, [PROMPT], draft=plain.text)
-    with gen.Engine(model, rows=2) as engine:
+        gen.generate_iter(demo, [PROMPT], draft=plain.text)
+    with gen.Engine(demo, rows=2) as engine:
         found = engine.submit(PROMPT, draft=plain.receipt, **settings).completion()
     assert found.token_ids == plain.token_ids and found.accepted > 75
 
 
-def test_each_prompt_of_a_list_has_its_own_and_samples_share_theirs(model: TransformersModel) -> None:
+def test_each_prompt_of_a_list_has_its_own_and_samples_share_theirs(demo: TransformersModel) -> None:
     sampler = multinomial(2, temperature=0.001)  # both texts are the same
     arguments: dict[str, Any] = {"seed": 1, "max_new_tokens": [60, 2], "sampler": sampler, "eos_token_id": []}
-    plain: Any = gen.generate(model, [PROMPT, "A"], details=True, speculate=False, **arguments)
-    found: Any = gen.generate(model, [PROMPT, "A"], details=True, draft=[plain[0][0], None], **arguments)
+    plain: Any = gen.generate(demo, [PROMPT, "A"], details=True, speculate=False, **arguments)
+    found: Any = gen.generate(demo, [PROMPT, "A"], details=True, draft=[plain[0][0], None], **arguments)
     assert [[one.token_ids for one in each] for each in found] == [[one.token_ids for one in each] for each in plain]
     assert all(one.accepted > 5 for one in found[0])
 
 
-def test_a_typed_text_follows_a_draft_as_far_as_the_type_allows(model: TransformersModel) -> None:
+def test_a_typed_text_follows_a_draft_as_far_as_the_type_allows(demo: TransformersModel) -> None:
     arguments: dict[str, Any] = {"seed": 5, "details": True}
-    plain = gen.generate(model, "Describe Ada as JSON.\n", Person, speculate=False, **arguments)
+    plain = gen.generate(demo, "Describe Ada as JSON.\n", Person, speculate=False, **arguments)
     for draft in (plain, plain.text[:20] + "}" + plain.text[20:], "no JSON"):
-        found = gen.generate(model, "Describe Ada as JSON.\n", Person, draft=draft, **arguments)
+        found = gen.generate(demo, "Describe Ada as JSON.\n", Person, draft=draft, **arguments)
         assert found.token_ids == plain.token_ids and found.value == plain.value
 
 
-def test_a_search_ignores_a_draft_and_says_so(model: TransformersModel, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_search_ignores_a_draft_and_says_so(demo: TransformersModel, caplog: pytest.LogCaptureFixture) -> None:
     own = short_demo()
     with caplog.at_level(logging.INFO, "gen"):
         found = gen.generate(own, PROMPT, sampler=beam_search(2), max_new_tokens=9, draft="no")
-    assert found == gen.generate(model, PROMPT, sampler=beam_search(2), max_new_tokens=9)
+    assert found == gen.generate(demo, PROMPT, sampler=beam_search(2), max_new_tokens=9)
     assert "no step reads drafts: a beam search" in caplog.text
 
 
@@ -189,6 +178,6 @@ def test_a_search_ignores_a_draft_and_says_so(model: TransformersModel, caplog: 
         ([PROMPT, PROMPT], [5, 6], "one draft or None for each of 2 prompts"),
     ],
 )
-def test_a_draft_of_another_kind_is_refused(prompt: Any, draft: Any, message: str, model: TransformersModel) -> None:
+def test_a_draft_of_another_kind_is_refused(prompt: Any, draft: Any, message: str, demo: TransformersModel) -> None:
     with pytest.raises(ArgumentError, match=message):
-        gen.generate(model, prompt, draft=draft)
+        gen.generate(demo, prompt, draft=draft)

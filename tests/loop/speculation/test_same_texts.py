@@ -37,11 +37,6 @@ class Item(BaseModel):
     tags: Annotated[list[Literal["x", "yy"]], Field(max_length=2)]
 
 
-@pytest.fixture(scope="module")
-def model() -> TransformersModel:
-    return short_demo()
-
-
 @pytest.fixture(autouse=True)
 def widths(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
     """Draw the widths of steps at random; the set has those that occurred."""
@@ -94,20 +89,20 @@ def check(plain: list[Completion], drafted: list[Completion], *, accepts: bool =
     ],
     ids=["greedy", "samples", "each its own", "penalties", "stops", "no end", "likeliest tokens"],
 )
-def test_texts_are_those_of_plain_steps(arguments: dict[str, Any], model: TransformersModel, widths: set[int]) -> None:
-    check(*both(model, **arguments), accepts="bad_words" not in repr(arguments))
+def test_texts_are_those_of_plain_steps(arguments: dict[str, Any], demo: TransformersModel, widths: set[int]) -> None:
+    check(*both(demo, **arguments), accepts="bad_words" not in repr(arguments))
     assert widths == {1, 4, 8}
 
 
 @pytest.mark.parametrize("limit", [None, 20])
 @pytest.mark.parametrize("output_type", [Item, gen.regex(r"(yes|no), (19|20)\d\d-[01]\d")])
 def test_values_are_those_of_plain_steps_and_so_is_what_a_limit_has_shaped(
-    output_type: Any, limit: int | None, model: TransformersModel
+    output_type: Any, limit: int | None, demo: TransformersModel
 ) -> None:
     prompts = PROMPTS[:3]
-    least = gen.compile(model, output_type).least_tokens or 0
+    least = gen.compile(demo, output_type).least_tokens or 0
     limits = None if limit is None else [max(limit, least + more) for more in range(3)]
-    check(*both(model, prompts, output_type, sampler=multinomial(temperature=0.9), max_new_tokens=limits))
+    check(*both(demo, prompts, output_type, sampler=multinomial(temperature=0.9), max_new_tokens=limits))
 
 
 @pytest.mark.parametrize("shape", ["gemma3", "mixtral", "gpt2", "opt", "deepseek_v3"])
@@ -119,13 +114,13 @@ def test_texts_of_windows_experts_and_learned_positions_are_those_of_plain_steps
     check(*both(own, prompts, sampler=multinomial(temperature=0.2), max_new_tokens=context), accepts=False)
 
 
-def test_a_lone_text_that_repeats_itself_takes_few_steps(model: TransformersModel, monkeypatch: Any) -> None:
+def test_a_lone_text_that_repeats_itself_takes_few_steps(demo: TransformersModel, monkeypatch: Any) -> None:
     monkeypatch.setattr(Widths, "choose", lambda self, count, texts: 8)
-    [[plain], [drafted]] = both(model, ["ha ha ha ha ha ha"], sampler=greedy(), eos_token_id=[])
+    [[plain], [drafted]] = both(demo, ["ha ha ha ha ha ha"], sampler=greedy(), eos_token_id=[])
     assert drafted.accepted >= 20 and plain.token_ids == drafted.token_ids
 
 
-def test_requests_that_join_and_leave_an_engine_get_the_same_texts(model: TransformersModel) -> None:
+def test_requests_that_join_and_leave_an_engine_get_the_same_texts(demo: TransformersModel) -> None:
     arguments: list[dict[str, Any]] = [
         {
             "seed": number,
@@ -137,10 +132,10 @@ def test_requests_that_join_and_leave_an_engine_get_the_same_texts(model: Transf
     prompts = [PROMPTS[number % 4] for number in range(12)]
     types = [Item if number % 3 == 0 else None for number in range(12)]
     expected = [
-        gen.generate(model, prompt, kind, speculate=False, details=True, shorten=True, **one)
+        gen.generate(demo, prompt, kind, speculate=False, details=True, shorten=True, **one)
         for prompt, kind, one in zip(prompts, types, arguments, strict=True)
     ]
-    with gen.Engine(model, rows=4, speculate=gen.Speculation(), admit_tokens=16) as engine:
+    with gen.Engine(demo, rows=4, speculate=gen.Speculation(), admit_tokens=16) as engine:
         streams = [
             engine.submit(prompt, kind, shorten=True, **one)
             for prompt, kind, one in zip(prompts, types, arguments, strict=True)
@@ -149,33 +144,33 @@ def test_requests_that_join_and_leave_an_engine_get_the_same_texts(model: Transf
         assert [stream.completion().token_ids for stream in streams] == [one.token_ids for one in expected]
 
 
-def test_what_is_kept_for_later_prompts_is_what_counted(model: TransformersModel) -> None:
+def test_what_is_kept_for_later_prompts_is_what_counted(demo: TransformersModel) -> None:
     """A second request goes on from the columns of the first text, which wide steps have written."""
     beginning = "The quick brown fox. " * 8
     settings: dict[str, Any] = {"sampler": multinomial(temperature=0.6), "seed": 4, "eos_token_id": []}
-    first = gen.generate(model, beginning, speculate=False, details=True, max_new_tokens=60, **settings)
-    prompt = [*model.tokenizer.encode(beginning), *first.token_ids, 40, 41]
-    expected = gen.generate(model, prompt, speculate=False, details=True, max_new_tokens=30, **settings)
-    with gen.Engine(model, rows=2, speculate=gen.Speculation()) as engine:
+    first = gen.generate(demo, beginning, speculate=False, details=True, max_new_tokens=60, **settings)
+    prompt = [*demo.tokenizer.encode(beginning), *first.token_ids, 40, 41]
+    expected = gen.generate(demo, prompt, speculate=False, details=True, max_new_tokens=30, **settings)
+    with gen.Engine(demo, rows=2, speculate=gen.Speculation()) as engine:
         told = engine.submit(beginning, max_new_tokens=60, **settings).completion()
         made = engine.submit(prompt, max_new_tokens=30, **settings).completion()
     assert told.token_ids == first.token_ids and told.accepted > 0
     assert made.cached_tokens >= len(prompt) - 4
     check([expected], [replace(made, cached_tokens=0)], accepts=False)
-    with gen.prefix(model, beginning):
-        made = gen.generate(model, beginning, speculate=gen.Speculation(), details=True, max_new_tokens=60, **settings)
+    with gen.prefix(demo, beginning):
+        made = gen.generate(demo, beginning, speculate=gen.Speculation(), details=True, max_new_tokens=60, **settings)
     assert made.cached_tokens > 0 and made.token_ids == first.token_ids
 
 
-def test_drafts_are_no_part_of_what_makes_texts_equal(model: TransformersModel) -> None:
-    one = gen.generate(model, "a", seed=1, details=True, max_new_tokens=3)
+def test_drafts_are_no_part_of_what_makes_texts_equal(demo: TransformersModel) -> None:
+    one = gen.generate(demo, "a", seed=1, details=True, max_new_tokens=3)
     assert replace(one, drafted=9, accepted=4) == one
 
 
 @pytest.mark.parametrize(("output_type", "cuda_graph"), [(None, False), (Item, True)], ids=["text", "record"])
-def test_on_a_gpu_the_host_waits_for_no_draft(output_type: Any, cuda_graph: bool, model: TransformersModel) -> None:
+def test_on_a_gpu_the_host_waits_for_no_draft(output_type: Any, cuda_graph: bool, demo: TransformersModel) -> None:
     settings: dict[str, Any] = {"seed": 1, "details": True, "shorten": True}
-    expected = gen.generate(model, PROMPTS[0], output_type, speculate=False, **settings, max_new_tokens=40)
+    expected = gen.generate(demo, PROMPTS[0], output_type, speculate=False, **settings, max_new_tokens=40)
     settings |= {"speculate": gen.Speculation(), "cuda_graph": cuda_graph}
     with virtual_gpus(2):
         on_gpu = short_demo(device="cuda:1")

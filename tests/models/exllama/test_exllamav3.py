@@ -16,6 +16,7 @@ from gen.doctor import examine
 from gen.models.base import NoRoom
 from gen.models.exllama.exllamav3_model import Exllamav3Model
 from gen.receipts.digests import weights_digest
+from tests.helpers.noting import noted
 from tests.models.exllama import checks, exllamav3_ext
 from tests.models.exllama.checkpoints import change, save, save_exl3
 from tests.models.exllama.checks import GPU0, GPU1, PROMPTS, SAMPLERS
@@ -254,13 +255,7 @@ def test_threads_share_a_model(exl3: Path) -> None:
 
 def test_each_forward_takes_a_turn_since_buffers_are_shared(exl3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(exl3 / "exl3")
-    real, seen = exllamav3_ext.BC_LinearEXL3.run_alloc, []
-
-    def run(self: Any, *arguments: Any) -> Any:
-        seen.append(torch.cuda.current_stream(GPU1))
-        return real(self, *arguments)
-
-    monkeypatch.setattr(exllamav3_ext.BC_LinearEXL3, "run_alloc", run)
+    seen = noted(monkeypatch, exllamav3_ext.BC_LinearEXL3, "run_alloc", lambda *_: torch.cuda.current_stream(GPU1))
     callers = torch.cuda.Stream(1)  # type: ignore[no-untyped-call]
     with torch.cuda.stream(callers):
         generated(model, PROMPTS, SAMPLERS["greedy"], 4)

@@ -3,7 +3,6 @@
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import gguf
 import pytest
@@ -17,6 +16,7 @@ from gen.models.gguf import reading
 from gen.models.gguf.reading import convert, read_gguf
 from gen.models.transformers.model import TransformersModel
 from tests.helpers import BOS, EOS, OTHER_EOS
+from tests.helpers.noting import noted
 from tests.models.gguf.files import MODELS, write_gguf
 from virtual_gpus import virtual_gpus
 
@@ -137,19 +137,11 @@ def test_it_goes_to_the_gpu_that_is_asked_for_if_it_fits_there(written: tuple[Pa
 def test_names_are_worked_out_once_for_a_file_and_strings_read_by_no_slow_reader(
     written: tuple[Path, PreTrainedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = 0
-    make_table = gguf.get_tensor_name_map
-
-    def counted(*arguments: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return make_table(*arguments)
-
-    monkeypatch.setattr(gguf, "get_tensor_name_map", counted)
+    calls = noted(monkeypatch, gguf, "get_tensor_name_map", lambda *_: None)
     monkeypatch.setattr(gguf, "GGUFReader", lambda path: pytest.fail("strings are read element by element"))
     model, _ = read_gguf(written[0])
     assert len(list(model.modules())) > 20
-    assert calls == 1 + len(list(model.children()))
+    assert len(calls) == 1 + len(list(model.children()))
 
 
 def test_threads_can_load_at_once(written: tuple[Path, PreTrainedModel]) -> None:

@@ -80,7 +80,7 @@ def test_a_packed_model_can_become_float16(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("window", [3, None])
 def test_another_window_counts_from_the_next_call_on(window: int | None) -> None:
-    hf_model = tiny_model("mistral_window")
+    hf_model = tiny_model("mistral")
     model = gen.from_transformers(hf_model, byte_tokenizer())
     for one in (8, window):
         hf_model.config.sliding_window = one

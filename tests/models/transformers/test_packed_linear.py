@@ -96,14 +96,14 @@ def test_unpacked_it_is_float32_where_memory_allows(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", ["llama", "gemma3", "deepseek_v3", "qwen3_5", "opt", "gpt2", "gpt_neo"])
+@pytest.mark.parametrize("shape", ["llama", "gemma3", "deepseek_v3", "qwen3_5_text", "opt", "gpt2", "gpt_neo"])
 def test_architectures_give_the_logits_of_plain_layers(
     shape: str, dtype: torch.dtype, small_layers: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some of tests/helpers/architectures.py."""
     needs(dtype)
     monkeypatch.setattr("gen.models.transformers.cpu_layouts._LEAST_INPUTS", 1)
-    assert shape in SHAPES | HYBRIDS | OTHERS
+    assert shape in {*SHAPES, *HYBRIDS, *OTHERS}
     model = tiny_model(shape).to(dtype)
     compared = torch.float32 if dtype == torch.float16 else dtype
     plain, packed, exact = copy.deepcopy(model).to(compared), copy.deepcopy(model), copy.deepcopy(model).double()
@@ -120,7 +120,7 @@ def test_architectures_give_the_logits_of_plain_layers(
         torch.testing.assert_close(packed.double()(input_ids=token_ids).logits, expected)
 
 
-@pytest.mark.parametrize("shape", ["llama", "gpt_neo", "qwen3_5", "mixtral"])
+@pytest.mark.parametrize("shape", ["llama", "gpt_neo", "qwen3_5_text", "mixtral"])
 def test_prompts_and_steps_have_them_recorded_or_not(shape: str, small_layers: None) -> None:
     needs(torch.float32)
     model = gen.from_transformers(tiny_model(shape), byte_tokenizer(), pack=True)

@@ -21,7 +21,7 @@ def both(shape: str, **changes: Any) -> tuple[TransformersRows, TransformersRows
     return model.new_rows(4, 256), model.new_rows(4, 32)
 
 
-@pytest.mark.parametrize("shape", ["llama", "gpt2", "gemma3", "mistral_window"])
+@pytest.mark.parametrize("shape", ["llama", "gpt2", "gemma3", "mistral"])
 @torch.inference_mode()
 def test_rows_with_memory_of_their_own_give_what_rows_of_one_length_give(shape: str) -> None:
     for rows in (pair := both(shape)):

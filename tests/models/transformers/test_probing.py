@@ -23,7 +23,7 @@ WRONG += ["camembert", "rwkv"]
 FAILING = ["minimax", "openai-gpt", "cpmant", "xlnet"]
 CPU = torch.device("cpu")
 NOT_IN_FLOAT64 = {  # in transformers itself
-    **dict.fromkeys(("mixtral", "qwen3_next", "jamba"), "gen cannot run .*Double"),
+    **dict.fromkeys(("mixtral", "qwen3_next", "jamba", "nemotron_h", "granitemoehybrid"), "gen cannot run .*Double"),
 }
 
 

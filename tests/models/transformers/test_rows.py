@@ -25,7 +25,7 @@ from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Inputs
 from gen.models.transformers import rows
 from gen.models.transformers.aligned_rows import AlignedRows
-from gen.models.transformers.layer_state import LayerState, Place, Side, side_by_side
+from gen.models.transformers.layer_state import LayerState, Side, side_by_side
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
 from gen.requests.images import Illustrated
@@ -34,14 +34,15 @@ from gen.runtime.streams import Streams
 from gen.samplers import Sampler
 from gen.stages.penalties import PenaltyStage
 from tests.helpers import HYBRIDS, OTHERS, SHAPES, byte_tokenizer, plain_choices, tiny_model
+from tests.helpers.noting import noted
 from tests.models.transformers.vision_helpers import FAMILIES, PICTURES, prompts, tiny_processor, tiny_vision_model
 from virtual_gpus import virtual_gpus
 
-EAGER_ALONE = ("bloom", "gpt_neo", "gemma2_window", "gpt_oss_window", "mpt_alibi")  # in transformers
+EAGER_ALONE = ("bloom", "gpt_neo", "gemma2", "gpt_oss", "mpt")  # in transformers
 ALIGNED = ("gpt_neo",)  # its rows are filled all at once, and its cache grows by one column a step
 INEXACT_STEPS = ("nemotron_h",)  # its steps differ from its forward of all tokens by a hundredth, in transformers
 ARCHITECTURES = [*SHAPES, *HYBRIDS, *OTHERS]
-OTHER_KINDS = ["qwen3_5", "bamba", "mistral_window", "qwen2_window", "llama4_chunked", "gemma3n_shared", "falcon_alibi"]
+OTHER_KINDS = ["qwen3_5_text", "bamba", "mistral", "qwen2", "llama4_text", "gemma3n_text", "falcon_alibi"]
 KINDS = [*SHAPES, *OTHER_KINDS]
 LIKELY = [(shape, "eager" if shape in EAGER_ALONE else "sdpa") for shape in ARCHITECTURES]
 ATTENTIONS = [*LIKELY, *((shape, "eager") for shape in KINDS if shape not in EAGER_ALONE)]  # a mask has two forms
@@ -200,13 +201,6 @@ def test_what_a_row_was_before_is_cleared_once_where_its_prompt_is_read_in_parts
 ) -> None:
     """NaN stands for the row's old contents; steps of other rows write tokens behind the part that has been read."""
     model, prompt = gen.from_transformers(model_of("llama", "sdpa"), byte_tokenizer()), [*range(1, 49)]
-    used: list[int | None] = []
-    write = LayerState.write
-
-    def noted(state: LayerState, name: str, place: Place, states: Tensor) -> Tensor:
-        used.append(place.used)
-        return write(state, name, place, states)
-
     with torch.inference_mode():
         alone = model.new_rows(2, 96)
         assert isinstance(alone, TransformersRows)
@@ -221,7 +215,7 @@ def test_what_a_row_was_before_is_cleared_once_where_its_prompt_is_read_in_parts
             rows.load(1, 0, alone.save(1, 0, 16))
         else:
             rows.prefill(slice(1, 2), [prompt[:16]])
-        monkeypatch.setattr(LayerState, "write", noted)
+        used = noted(monkeypatch, LayerState, "write", lambda state, name, place, states: place.used)
         rows.prefill(slice(1, 2), [prompt[16:32]], [16])
         first = used[:1]
         for _ in range(steps):
@@ -258,7 +252,7 @@ def test_beams_that_refill_rows_are_those_of_transformers(shape: str, attention:
     assert found == expected
 
 
-@pytest.mark.parametrize("shape", ["llama", "qwen3_5", "gemma3n_shared"])
+@pytest.mark.parametrize("shape", ["llama", "qwen3_5_text", "gemma3n_text"])
 def test_beams_of_layers_that_lie_side_by_side_are_those_of_layers_by_themselves(
     shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

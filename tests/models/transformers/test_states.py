@@ -6,11 +6,10 @@ import pytest
 import torch
 
 import gen
-from gen.attention.plan import Run
-from gen.attention.steps import attend_rows
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
 from tests.helpers import HYBRIDS, byte_tokenizer, tiny_model
+from tests.helpers.noting import noted
 
 TOKENS = [(number * 37) % 250 for number in range(40)]
 
@@ -41,13 +40,7 @@ def test_a_step_looks_at_each_rows_own_columns_whichever_layer_has_keys_first(
     shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = gen.from_transformers(tiny_model(shape), byte_tokenizer(), probe=False)
-    seen: list[tuple[Run, ...]] = []
-
-    def watched(*arguments: Any) -> torch.Tensor:
-        seen.append(arguments[4].runs)
-        return attend_rows(*arguments)
-
-    monkeypatch.setattr("gen.models.transformers.attention.attend_rows", watched)
+    seen = noted(monkeypatch, "gen.models.transformers.attention", "attend_rows", lambda *given: given[4].runs)
     monkeypatch.setattr("gen.attention.plan._CALL", 0)
     logits = []
     for lengths in ([], [91, 4]):
