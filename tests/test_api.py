@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, assert_type
 
 import numpy
@@ -318,17 +319,11 @@ def test_each_prompt_may_have_its_own_sampler_and_limit(llama: Any, each_alone: 
     assert gen.generate(llama, MIXED, max_new_tokens=limits, sampler=tuple(EACH), seed=range(7)) == texts
 
 
-class Likeliest:
-    """A sampler that gen does not know."""
-
-    samples, penalties = 1, None
-
-    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Any:
-        return greedy().step(logits, weights, keys)
+LIKELIEST: Any = SimpleNamespace(samples=1, penalties=None, step=greedy().step)  # a sampler that gen does not know
 
 
 def test_a_list_of_samplers_may_mix_draws_beams_samples_and_the_users_own(llama: Any) -> None:
-    samplers: list[gen.samplers.Sampler] = [multinomial(2), beam_search(2), Likeliest(), *EACH[3:5]]
+    samplers: list[gen.samplers.Sampler] = [multinomial(2), beam_search(2), LIKELIEST, *EACH[3:5]]
     samplers += [beam_search(3, repetition_penalty=1.1), multinomial(3, temperature=0.7)]
     texts = gen.generate(llama, MIXED, sampler=samplers, max_new_tokens=LIMITS, seed=range(7))
     assert texts == alone(llama, samplers)
@@ -417,7 +412,7 @@ class Broken(ScriptedModel):
 
 
 @pytest.mark.parametrize("details", [False, True])
-@pytest.mark.parametrize("sampler", [greedy(), multinomial(2), beam_search(2), Likeliest()])
+@pytest.mark.parametrize("sampler", [greedy(), multinomial(2), beam_search(2), LIKELIEST])
 def test_prompts_that_fail_leave_the_others_results_in_the_error(sampler: Any, details: bool) -> None:
     prompts = ["ab", "c!", "def", "gh?", "i", "!"]
     with pytest.raises(
@@ -485,19 +480,20 @@ def test_the_error_itself_is_raised_where_no_prompt_is_left() -> None:
         gen.generate(Broken(), ["a", "b?"])
 
 
-class Stopping(Likeliest):
+def stop(logits: Tensor, weights: Tensor, keys: Tensor) -> Any:
     """Ctrl-C comes when it would choose an "e"."""
+    if logits[:, ord("e")].max() == 0:
+        raise KeyboardInterrupt
+    return greedy().step(logits, weights, keys)
 
-    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Any:
-        if logits[:, ord("e")].max() == 0:
-            raise KeyboardInterrupt
-        return super().step(logits, weights, keys)
+
+STOPPING: Any = SimpleNamespace(samples=1, penalties=None, step=stop)
 
 
 def test_an_interrupt_within_a_sampler_leaves_the_results_that_are_done() -> None:
     model, prompts = Broken(), ["abcdefgh", "ij", "k", "l?", "m!"]
     with pytest.raises(gen.Interrupted, match=r"2 of 5 texts are in \.results") as caught:
-        gen.generate(model, prompts, sampler=Stopping())
+        gen.generate(model, prompts, sampler=STOPPING)
     assert isinstance(caught.value, KeyboardInterrupt)
     assert "what there is of 1 others" in str(caught.value)
     begun, *others = caught.value.results
@@ -505,11 +501,10 @@ def test_an_interrupt_within_a_sampler_leaves_the_results_that_are_done() -> Non
     assert others == ["ij", "k", None, None]
     assert gen.generate(model, prompts[:3]) == prompts[:3]
     with pytest.raises(gen.Interrupted) as caught:  # batches run one after the other, the longest prompts first
-        stopping = Stopping()
-        gen.generate(model, ["ab", "a long one", "x?", "ef"], sampler=[stopping, greedy(), greedy(), stopping])
+        gen.generate(model, ["ab", "a long one", "x?", "ef"], sampler=[STOPPING, greedy(), greedy(), STOPPING])
     assert caught.value.results == [None, "a long one", None, None]
     with pytest.raises(gen.Interrupted, match=r"0 of 1 texts") as caught:
-        gen.generate(model, "abcdef", sampler=Stopping())
+        gen.generate(model, "abcdef", sampler=STOPPING)
     assert [one.text for one in caught.value.results] == ["abcd"]
 
 

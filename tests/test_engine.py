@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any, assert_type
 
 import pytest
@@ -232,13 +233,7 @@ def test_a_slow_reader_gets_the_whole_text_in_few_pieces_and_holds_nobody_up() -
 
 
 def test_arguments_are_refused_in_the_callers_thread() -> None:
-    class Custom:
-        samples = 1
-        penalties = None
-
-        def step(self, logits: Tensor, sequence_weights: Tensor, keys: Tensor) -> Any:
-            raise AssertionError
-
+    own: Any = SimpleNamespace(samples=1, penalties=None, step=greedy().step)
     model = ScriptedModel("hello", context_length=8)
     with gen.Engine(model) as engine:
         refused: list[tuple[Any, dict[str, Any], str]] = [
@@ -250,11 +245,7 @@ def test_arguments_are_refused_in_the_callers_thread() -> None:
                 {"sampler": beam_search(1)},
                 "a search of one beam is gen.samplers.greedy, or goes through gen.generate",
             ),
-            (
-                "a",
-                {"sampler": Custom()},
-                "a sampler of your own, as Custom, goes through gen.generate, or gen.agenerate",
-            ),
+            ("a", {"sampler": own}, "a sampler of your own, as SimpleNamespace, goes through gen.generate, or gen.age"),
             (
                 "a",
                 {"sampler": multinomial(temperature=torch.tensor([0.5]))},

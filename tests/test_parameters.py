@@ -24,6 +24,7 @@ from gen.offline.rows import Row
 from gen.offline.worker import Worker
 from gen.samplers import beam_search, greedy, multinomial
 from tests.helpers import encoder_tokenizer, tiny_encoder
+from tests.helpers.noting import noted
 
 SEEN: list[str] = []
 """What has run, and how."""
@@ -134,13 +135,7 @@ def listening(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tell in `SEEN` what runs, and how."""
 
     def listen(owner: Any, name: str, tell: Any) -> None:
-        function = getattr(owner, name)
-
-        def told(*given: Any, **more: Any) -> Any:
-            SEEN.append(tell(*given, **more))
-            return function(*given, **more)
-
-        monkeypatch.setattr(owner, name, told)
+        noted(monkeypatch, owner, name, lambda *given, **more: SEEN.append(tell(*given, **more)))
 
     listen(Options, "__post_init__", repr)
     listen(EngineThread, "__init__", lambda *_, max_waiting, **__: f"{max_waiting} may wait")

@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,21 +58,14 @@ class Measured(ScriptedModel):
         return Rows(self, count, length)
 
 
-class Custom:
-    """A user's sampler with `samples` samples."""
-
-    penalties = None
-
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-
-    def step(self, logits: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> Any:
-        return greedy().step(logits, weights, keys)
+def of_the_users(samples: int) -> Any:
+    """A user's sampler."""
+    return SimpleNamespace(samples=samples, penalties=None, step=greedy().step)
 
 
 def a_sampler(rng: random.Random) -> Sampler:
     samplers: list[Sampler] = [greedy(), multinomial(rng.randint(1, 5)), beam_search(rng.randint(1, 5))]
-    return rng.choice([*samplers, Custom(rng.randint(1, 3))])
+    return rng.choice([*samplers, of_the_users(rng.randint(1, 3))])
 
 
 @pytest.mark.parametrize("refillable", [True, False])
@@ -167,7 +161,7 @@ def test_rows_grow_within_free_memory_in_the_first_call_too(monkeypatch: pytest.
     assert 24 * 128 < max(map(prod, sizes)) <= 4096
 
 
-@pytest.mark.parametrize("sampler", [beam_search(5000), Custom(5000)])
+@pytest.mark.parametrize("sampler", [beam_search(5000), of_the_users(5000)])
 @pytest.mark.parametrize("known", [False, True])
 def test_a_search_that_no_memory_holds_is_refused_before_it_takes_any(
     sampler: Any, known: bool, monkeypatch: pytest.MonkeyPatch

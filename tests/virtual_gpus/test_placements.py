@@ -278,7 +278,7 @@ def test_many_cuts_are_drawn_from() -> None:
     assert of(Right, devices=[("cuda:0", "cuda:1", "cuda:2")], most=2).placements == 3  # with the late one
 
 
-@pytest.mark.parametrize("shape", ["llama", "gpt2", "qwen3_next"])
+@pytest.mark.parametrize("shape", ["llama", "gpt2", "lfm2"])
 def test_models_of_transformers_need_no_arguments(shape: str) -> None:
     assert shape in {*SHAPES, *HYBRIDS}
     report = examine(lambda: tiny_model(shape), [("cuda:1",), ("cuda:0", "cuda:1"), ("cuda:0", "disk")])

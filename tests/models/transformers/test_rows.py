@@ -99,27 +99,12 @@ class Calls:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, int, int]] = []
         for kind in (TransformersRows, AlignedRows):
-            self._watch(monkeypatch, kind)
+            noted(monkeypatch, kind, "prefill", self._filled)
+            noted(monkeypatch, kind, "step", lambda _, ids, view: self.made.append(("step", len(ids), view)))
+            noted(monkeypatch, kind, "grow", lambda _, length: self.made.append(("grow", length, 0)))
 
-    def _watch(self, monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
-        prefill, step, grow = kind.prefill, kind.step, kind.grow
-
-        def filled(own: Any, rows: slice, prompts: Any, starts: Any = (), *places: Any, **inputs: Any) -> Tensor:
-            self.made.append(("prefill", max(starts, default=0), sum(map(len, prompts))))
-            logits: Tensor = prefill(own, rows, prompts, starts, *places, **inputs)
-            return logits
-
-        def stepped(own: Any, token_ids: Tensor, view: int) -> Tensor:
-            self.made.append(("step", len(token_ids), view))
-            logits: Tensor = step(own, token_ids, view)
-            return logits
-
-        def grown(own: Any, length: int) -> None:
-            self.made.append(("grow", length, 0))
-            grow(own, length)
-
-        for name, method in {"prefill": filled, "step": stepped, "grow": grown}.items():
-            monkeypatch.setattr(kind, name, method)
+    def _filled(self, _: Any, rows: slice, prompts: Any, starts: Any = (), *__: Any, **___: Any) -> None:
+        self.made.append(("prefill", max(starts, default=0), sum(map(len, prompts))))
 
     def of(self, name: str) -> list[tuple[int, int]]:
         """The numbers of all calls of one name."""
