@@ -16,6 +16,7 @@ from gen.loop.feed import Feed
 from gen.loop.runner import Runner
 from tests.helpers import ScriptedRows
 from tests.helpers.engines import GatedModel, GatedRows, engine_threads
+from tests.helpers.noting import noted
 
 
 class CheckedModel(GatedModel):
@@ -122,16 +123,8 @@ def test_many_that_wait_and_are_cancelled_are_each_looked_at_once(full: bool, mo
 def test_prompts_are_read_together_where_the_last_ones_came_apart_and_else_nobody_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fills, idle = list[int](), threading.Semaphore(0)
-
-    class Counted(GatedModel):
-        def new_rows(self, count: int, length: int) -> GatedRows:
-            class Rows(GatedRows):
-                def prefill(self, rows: slice, *arguments: Any, **others: Any) -> Any:
-                    fills.append(rows.stop - rows.start)
-                    return super().prefill(rows, *arguments, **others)
-
-            return Rows(self, count, length)
+    fills = noted(monkeypatch, GatedRows, "prefill", lambda own, rows, *_, **__: rows.stop - rows.start)
+    idle = threading.Semaphore(0)
 
     def close(runner: Runner) -> None:
         closed(runner)
@@ -141,7 +134,7 @@ def test_prompts_are_read_together_where_the_last_ones_came_apart_and_else_nobod
     monkeypatch.setattr(Runner, "close", close)
     monkeypatch.setattr(engine_thread, "_APART", 60.0)
     monkeypatch.setattr(engine_thread, "_AT_MOST", 60.0)
-    model = Counted()
+    model = GatedModel()
     with gen.Engine(model, rows=2) as engine:
 
         def begins_at_once() -> None:

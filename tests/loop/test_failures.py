@@ -178,16 +178,13 @@ class Breaking(ScriptedModel):
         super().__init__(lambda prompt: prompt.encode())
         self.most = most
 
-    def new_rows(self, count: int, length: int) -> ScriptedRows:
-        model = self
+    class rows(ScriptedRows):
+        _model: "Breaking"
 
-        class Rows(ScriptedRows):
-            def step(self, token_ids: Tensor, view: int) -> Tensor:
-                if max(self._said[: len(token_ids)]) >= model.most:
-                    raise ZeroDivisionError("no step")
-                return super().step(token_ids, view)
-
-        return Rows(self, count, length)
+        def step(self, token_ids: Tensor, view: int) -> Tensor:
+            if max(self._said[: len(token_ids)]) >= self._model.most:
+                raise ZeroDivisionError("no step")
+            return super().step(token_ids, view)
 
 
 def test_a_model_that_fails_leaves_what_was_done() -> None:

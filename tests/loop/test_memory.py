@@ -64,8 +64,13 @@ def of_the_users(samples: int) -> Any:
 
 
 def a_sampler(rng: random.Random) -> Sampler:
-    samplers: list[Sampler] = [greedy(), multinomial(rng.randint(1, 5)), beam_search(rng.randint(1, 5))]
-    return rng.choice([*samplers, of_the_users(rng.randint(1, 3))])
+    samplers: list[Sampler] = [
+        greedy(),
+        multinomial(rng.randint(1, 5)),
+        beam_search(rng.randint(1, 5)),
+        of_the_users(rng.randint(1, 3)),
+    ]
+    return rng.choice(samplers)
 
 
 @pytest.mark.parametrize("refillable", [True, False])

@@ -160,26 +160,6 @@ def test_a_generator_advances_and_repeats() -> None:
     torch.testing.assert_close(weights, torch.full((4,), -1.5 - math.log(5000)))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"topk": 5}, "'topk'; did you mean 'top_k'"),
-        ({"samples": 0}, "samples must be a whole number at least 1, got 0"),
-        ({"top_k": 0}, "top_k must be a whole number at least 1, got 0"),
-        ({"top_k": 2.5}, "top_k must be a whole number"),
-        ({"top_p": 0.0}, "top_p must be a number above 0 and at most 1, got 0.0"),
-        ({"top_p": "0.9"}, "top_p must be a number"),
-        ({"min_p": 1.1}, "min_p must be a number at least 0 and at most 1"),
-        ({"temperature": -1}, "temperature must be a number at least 0, got -1"),
-        ({"temperature": math.nan}, "temperature must be a number"),
-        ({"temperature": True}, "temperature must be a number"),
-    ],
-)
-def test_an_unusable_argument_is_refused_with_what_it_should_be(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(ArgumentError, match=message.replace("(", r"\(")):
-        MultinomialSampler(**arguments)  # type: ignore[arg-type]
-
-
 def test_greedy_takes_the_lowest_index_among_equals_and_its_logprob() -> None:
     logits = torch.tensor([[0.0, 2.0, 2.0], [3.0, 1.0, 3.0]], dtype=torch.bfloat16)
     token_ids, ancestors, weights = GreedySampler()(logits, torch.tensor([0.0, -2.0]))

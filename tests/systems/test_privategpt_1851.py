@@ -4,8 +4,8 @@ The model was built without a device, so "cuda" meant the current one: for the w
 the server, and for a request's tokens, that of a worker thread. With two GPUs these differ.
 """
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +36,8 @@ class Unindexed:
 
 def in_another_thread(function: Callable[..., Any], *args: Any) -> Any:
     """Call it in a thread of its own, whose current device is 0; give its result, or raise its error."""
-    results: list[Any] = []
-
-    def run() -> None:
-        try:
-            results.append(function(*args))
-        except RuntimeError as error:
-            results.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if isinstance(results[0], RuntimeError):
-        raise results[0]
-    return results[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *args).result()
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,11 @@ LIMITS = [9, 12, 4, 7, 10]
 
 
 @pytest.fixture(scope="module")
+def llama() -> Any:
+    return gen.from_transformers(tiny_model(), byte_tokenizer())
+
+
+@pytest.fixture(scope="module")
 def check(llama: Any) -> Callable[[str, gen.Completion, int], None]:
     exact = deepcopy(llama.hf_model).double()
 

@@ -27,9 +27,10 @@ class Plain:
         logits: Tensor = self.model(input_ids=torch.tensor([[*prompt, *new]]), use_cache=False).logits[0]
         return logits[len(prompt) - 1 :].float()
 
-    def check_greedy(self, prompt: str, token_ids: Sequence[int], known: int = 259) -> None:
+    def check_greedy(self, prompt: str | Sequence[int], token_ids: Sequence[int], known: int = 259) -> None:
         """Check that each token is the likeliest, or as likely as that within float16's rounding."""
-        logits = self.logits(byte_tokenizer()(prompt)["input_ids"], token_ids[:-1])[:, :known]
+        prompt_ids = byte_tokenizer()(prompt)["input_ids"] if isinstance(prompt, str) else prompt
+        logits = self.logits(prompt_ids, token_ids[:-1])[:, :known]
         chosen = logits.gather(1, torch.tensor([token_ids]).T).squeeze(1)
         assert (logits.amax(1) - chosen <= 2 * NEAR).all()
 

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -54,13 +54,14 @@ def compiled(name: str) -> Any:
     return getattr(import_exllama(f"{name}.ext"), f"{name}_ext")
 
 
-@pytest.fixture(params=["virtual", REAL])
-def extension(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
+def extensions(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
     """Gives a package's extension: a stub, on virtual GPUs, or the compiled one."""
-    with ExitStack() as stack:
-        if request.param == "virtual":
-            stack.enter_context(two_gpus())
+    with two_gpus() if request.param == "virtual" else nullcontext():
         yield stub if request.param == "virtual" else compiled
+
+
+extension = pytest.fixture(params=["virtual", REAL])(extensions)
+two_extensions = pytest.fixture(params=["virtual", pytest.param("real", marks=pytest.mark.gpu(devices=2))])(extensions)
 
 
 @pytest.fixture(scope="session")
@@ -268,15 +269,6 @@ def test_texts_do_not_depend_on_what_is_queued_on_the_callers_stream(
             for _ in range(50):
                 work = work @ work / size
             assert tokens_of(generated(model, PROMPTS, beams, 4)) == expected
-
-
-@pytest.fixture(params=["virtual", pytest.param("real", marks=pytest.mark.gpu(devices=2))])
-def two_extensions(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
-    """Like `extension`, on two GPUs."""
-    with ExitStack() as stack:
-        if request.param == "virtual":
-            stack.enter_context(two_gpus())
-        yield stub if request.param == "virtual" else compiled
 
 
 @pytest.mark.parametrize("name", LOADERS)

@@ -32,6 +32,16 @@ PARAMETERS: list[dict[str, Any]] = [
 ]
 
 
+def agree(name: str, *given: Any) -> torch.Tensor:
+    """Check that both backends give the same; returns the tokens."""
+    (token_ids, logprobs), (others, wanted) = (
+        getattr(backend, name)(*given) for backend in (triton_backend, torch_backend)
+    )
+    assert torch.equal(token_ids, others)
+    torch.testing.assert_close(logprobs, wanted, atol=3e-5, rtol=1e-5)
+    return others  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize(
     ("vocab", "kinds", "parameters"),
     [*((33, [1, 3, 8], parameters) for parameters in PARAMETERS[:5]), (1100, KINDS, PARAMETERS[5])],
@@ -53,22 +63,13 @@ def test_each_row_may_have_parameters_of_its_own() -> None:
     row = torch.arange(len(logits), device=DEVICE)
     keys = row_keys(row, 1)[0]
     tensors: dict[str, Any] = {"temperature": 0.5 + 0.1 * row, "top_k": 1 + 19 * row, "top_p": 0.999 - 0.13 * row}
-    rows = Parameters(**tensors, min_p=0.001 * row).for_rows(logits)
-    (token_ids, logprobs), (others, other_logprobs) = (
-        backend.draw(logits, keys, *rows) for backend in (triton_backend, torch_backend)
-    )
-    assert torch.equal(token_ids, others)
-    torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
+    agree("draw", logits, keys, *Parameters(**tensors, min_p=0.001 * row).for_rows(logits))
 
 
 @pytest.mark.parametrize("vocab", [1, 129, 1100])
 def test_the_most_likely_token_is_the_torch_backends(vocab: int) -> None:
     wide = hard_logits(vocab, torch.float32).repeat(1, 2).to(DEVICE)
-    logits = wide[:, :vocab]  # rows that lie apart
-    token_ids, logprobs = triton_backend.most_likely(logits)
-    expected_ids, expected_logprobs = torch_backend.most_likely(logits)
-    assert torch.equal(token_ids, expected_ids)
-    torch.testing.assert_close(logprobs, expected_logprobs, atol=3e-5, rtol=1e-5)
+    agree("most_likely", wide[:, :vocab])  # rows that lie apart
 
 
 def test_among_equals_top_p_draws_the_lower_indices() -> None:
@@ -83,12 +84,7 @@ def test_among_equals_top_p_draws_the_lower_indices() -> None:
 def test_more_blocks_than_a_program_reads_at_a_time(parameters: dict[str, Any]) -> None:
     logits = hard_logits(5000, torch.float32)[[1, 3]].to(DEVICE)  # Zipf, ties
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
-    rows = Parameters(**parameters).for_rows(logits)
-    (token_ids, logprobs), (others, other_logprobs) = (
-        backend.draw(logits, keys, *rows) for backend in (triton_backend, torch_backend)
-    )
-    assert torch.equal(token_ids, others)
-    torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
+    agree("draw", logits, keys, *Parameters(**parameters).for_rows(logits))
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_k", "top_p", "min_p"])
@@ -104,12 +100,8 @@ def test_parameters_at_the_ends_of_their_ranges(name: str) -> None:
     dtype = torch.int64 if name == "top_k" else torch.float64
     given: dict[str, Any] = {name: torch.tensor(values[name], dtype=dtype, device=DEVICE).repeat_interleave(2)}
     keys = row_keys(torch.arange(2).repeat(len(values[name])), 1)[0].to(DEVICE)
-    parameters = Parameters(**given).for_rows(rows)
-    token_ids, logprobs = triton_backend.draw(rows, keys, *parameters)
-    expected_ids, expected_logprobs = torch_backend.draw(rows, keys, *parameters)
+    token_ids = agree("draw", rows, keys, *Parameters(**given).for_rows(rows))
     assert ((token_ids >= 0) & (token_ids < 150)).all()
-    assert torch.equal(token_ids, expected_ids)
-    torch.testing.assert_close(logprobs, expected_logprobs, atol=3e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -126,13 +118,8 @@ def test_logits_at_the_ends_of_their_type(dtype: torch.dtype, parameters: dict[s
     kinds = [0, 3, 5, 8] if dtype == torch.float32 else [0, 4, 10]
     logits = extreme_logits(129, dtype)[kinds].to(DEVICE)
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
-    rows = Parameters(**parameters).for_rows(logits)
-    results = [
-        (backend.draw(logits, keys, *rows), backend.most_likely(logits)) for backend in (triton_backend, torch_backend)
-    ]
-    for (token_ids, logprobs), (others, other_logprobs) in zip(*results, strict=True):
-        assert torch.equal(token_ids, others)
-        torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
+    agree("draw", logits, keys, *Parameters(**parameters).for_rows(logits))
+    agree("most_likely", logits)
 
 
 def test_dead_rows_give_token_zero_and_change_no_other_row() -> None:
@@ -151,9 +138,7 @@ def test_keys_and_parameters_need_not_be_contiguous() -> None:
     given: dict[str, Any] = {"top_p": torch.tensor([0.7], dtype=torch.float64, device=DEVICE).expand(3)}
     given["top_k"] = torch.arange(20, 26, device=DEVICE)[::2]
     given["temperature"] = torch.linspace(0.5, 1, 6, device=DEVICE)[::2]
-    rows = Parameters(**given).for_rows(logits)
-    token_ids, _ = triton_backend.draw(logits, keys[::2], *rows)
-    assert torch.equal(token_ids, torch_backend.draw(logits, keys[::2], *rows)[0])
+    agree("draw", logits, keys[::2], *Parameters(**given).for_rows(logits))
 
 
 def test_the_likeliest_tokens_launch_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

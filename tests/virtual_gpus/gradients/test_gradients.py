@@ -196,22 +196,16 @@ def test_batched_gradients_lie_where_their_tensors_lie() -> None:
 def test_a_functions_backward_runs_on_the_stream_of_its_forward() -> None:
     seen: list[object] = []
 
-    class Doubled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, numbers: Tensor) -> Tensor:
-            return numbers * 2
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            seen.append(torch.cuda.current_stream())
-            return gradient * 2
+    def backward(gradient: Tensor) -> Tensor:
+        seen.append(torch.cuda.current_stream())
+        return gradient * 2
 
     with virtual_gpus(2, check_streams=True):
         side, ambient = torch.cuda.Stream(1), torch.cuda.Stream(1)  # type: ignore[no-untyped-call]
         leaf = torch.ones(3, device="cuda:1", requires_grad=True)
         side.wait_stream(torch.cuda.current_stream(1))
         with torch.cuda.stream(side):
-            result = Doubled.apply(leaf)  # type: ignore[no-untyped-call]
+            result = _function(backward)(leaf)
         ambient.wait_stream(side)
         with torch.cuda.stream(ambient):
             result.sum().backward()
