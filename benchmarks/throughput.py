@@ -6,8 +6,7 @@ All cases of a batch size run in turn, round by round; times are medians over ro
 ratio. On a CPU with one thread they are CPU time of the thread, else wall time. "gen" is `gen.generate` (drawing,
 log-probabilities and text included), "transformers" is its `generate` drawing from the same distribution, "bare" only
 reads the prompts and runs decode steps. Last come many prompts of 2 to 60 tokens, greedy, each with its own limit of 8
-to 320 new tokens: gen in one call, transformers in fixed batches of 32 that run until their longest text ends. With
---job only a job of `gen batch` is measured, on each device alone and on all of them: tokens/s, and rows that differ.
+to 320 new tokens: gen in one call, transformers in fixed batches of 32 that run until their longest text ends.
 """
 
 import random
@@ -20,7 +19,6 @@ from typing import Any
 import torch
 
 import gen
-from benchmarks.batch_devices import measure_job
 from benchmarks.measuring import clock_for, described, interleave, publish, ratio, read_arguments, span
 from benchmarks.programs import Program, bare, ours, pad_left, some_prompts, theirs
 from gen.devices import available_devices, resolve_device
@@ -43,13 +41,9 @@ def main() -> None:
         batch=([1, 8, 32], "batch sizes; none: only --prompts"),
         new_tokens=128,
         prompts=(200, "how many prompts with a limit each; 0 for none"),
-        job=(False, "measure a job of `gen batch` on each device and on all"),
         rounds=5,
         threads=(1, "torch's threads on the CPU"),
     )
-    if given.job:
-        rows = measure_job(given.model, given.devices, given.prompts, given.new_tokens)
-        return publish(given, arguments=described(given), rows=rows)
     models = {str(one): gen.load(given.model, device=one, dtype=given.dtype) for one in existing(given.devices)}
     rows, same = list[Row](), {}
     for batch in given.batch:

@@ -6,16 +6,14 @@ import sys
 import threading
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 import gen
-from benchmarks import batch_devices, context, decode, samplers, throughput
+from benchmarks import context, decode, samplers, throughput
 from benchmarks.architectures import sweep
 from benchmarks.architectures.comparisons import DifferenceError, ImageComparison, Oracle, TextComparison
 from benchmarks.architectures.image_inputs import each_alone, image_inputs
@@ -25,12 +23,8 @@ from benchmarks.constraints import coverage, generation, suite
 from benchmarks.constraints.schema_order import SchemaOrder
 from benchmarks.corpus.models import model as loaded
 from benchmarks.random_model import random_model
-from gen.offline.executors.processes import WorkerProcess
 from tests.helpers import needs_kernels_that_agree
 from tests.helpers.demo import short_demo
-from tests.offline.helpers import WorkerHere
-from virtual_gpus import virtual_gpus
-from virtual_gpus.children import with_virtual_gpus
 
 
 def test_throughput_reports_every_program_and_leaves_out_devices_that_do_not_exist(
@@ -56,30 +50,6 @@ def test_throughput_reports_every_program_and_leaves_out_devices_that_do_not_exi
     for row in rows + mixed:
         assert row["program"] in captured.out
         assert row["tokens/s"] > 0
-
-
-@pytest.mark.slow
-def test_throughput_of_a_job_counts_the_rows_that_differ_between_virtual_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first worker is a process, which has its GPUs from the environment; the others are in this one."""
-    processes = iter([WorkerProcess])
-
-    @contextmanager
-    def here_too(gpus: int, memory: int) -> Iterator[None]:
-        with with_virtual_gpus(gpus, memory), virtual_gpus(gpus, memory=memory):
-            yield
-
-    monkeypatch.setattr(batch_devices, "with_virtual_gpus", here_too)
-    monkeypatch.setattr("gen.offline.executors.processes.WorkerProcess", lambda: next(processes, WorkerHere)())
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    report = tmp_path / "job.json"
-    options = ["--job", "--devices", "cuda:0", "cuda:1", "--prompts", "3", "--new-tokens", "4", "--json", str(report)]
-    monkeypatch.setattr(sys, "argv", ["throughput", *options])
-    throughput.main()
-    rows = json.loads(report.read_text())["rows"]
-    assert [row["devices"] for row in rows] == [f"{name} (virtual)" for name in ("cuda:0", "cuda:1", "cuda:0, cuda:1")]
-    assert all(row["rows that differ"] == 0 and row["tokens/s"] > 0 for row in rows)
 
 
 def test_decode_answers_every_question_and_says_which_goals_are_met(

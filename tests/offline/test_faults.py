@@ -1,4 +1,5 @@
-"""Rows that kill workers get an error, and no other row loses its text; devices that kill workers cost no text."""
+"""Rows that kill workers get an error, and no other row loses its text, on any device; those that kill workers cost no
+text."""
 
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,15 @@ def test_rows_that_kill_are_found_and_all_others_have_the_texts_of_a_quiet_run(
     workers_here.deadly = frozenset({"row 0"})  # the other rows killed by chance, or for a cause that is mended now
     again = run(source, "loud", retry_failed=True)
     assert again.failed == 1
+
+
+@pytest.mark.usefixtures("workers_here", "two_gpus")
+def test_another_device_and_several_give_every_row_the_same_text(source: Path) -> None:
+    alone, *others = (
+        [part.read_bytes() for part in run(source, str(number), devices=devices, part_rows=4).parts]
+        for number, devices in enumerate(["cuda:0", "cuda:1", ["cuda:0", "cuda:1"]])
+    )
+    assert others == [alone, alone] and len(alone) == 3
 
 
 def test_a_device_that_always_dies_beside_a_sound_one_costs_no_row_its_text(
