@@ -105,6 +105,11 @@ class Check:
         """What is read before the first place."""
         return self.request.prompt_ids[:-1]
 
+    def begin(self) -> None:
+        """Forget what was found in a reading that broke off."""
+        self.ties, self.different, self.tolerance = [], None, None
+        self.checked, self.moved, self.squeezed = 0, 0.0, False
+
     def right(self, at: int, token_id: int, logprob: float) -> bool:
         """Whether the token that is chosen at a place is the recorded one, or ends the text where that has ended."""
         self.checked += 1

@@ -156,7 +156,7 @@ def diff(old: Sequence[Receipt], new: Sequence[Receipt] | Model) -> Diff:
         What is equal and what differs, by setting, and the first token that differs in each text.
     Raises:
         ArgumentError: `old` or `new` has something else; or as `gen.verify`.
-        ConstraintError: as `gen.verify`.
+        ConstraintError, ModelError: as `gen.verify`.
     """
     old = listed("diff", old)
     if isinstance(new, Model):

@@ -9,6 +9,7 @@ give "cat" with the first key, as recorded; those after "cat" give "ran" with th
 and the margin says how close "sat" was.
 """
 
+import traceback
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from math import inf
@@ -16,7 +17,7 @@ from typing import overload
 
 from gen.arguments import read_whole
 from gen.completions import Receipt
-from gen.errors import ArgumentError
+from gen.errors import ArgumentError, ModelError
 from gen.loop.jobs import new_job
 from gen.loop.memory import is_out_of_memory
 from gen.loop.options import Options
@@ -62,6 +63,7 @@ def verify(
         ArgumentError: a receipt is not whole, its tokens are none of this model's, or max_batch_tokens is too little
             for it; nothing has run.
         ConstraintError: neither engine can enforce an output type here.
+        ModelError: memory has no room for one of the texts.
     Host sync: one at the end of a block, and some where a token differs. On CUDA output types on the host engine wait
     at each token.
     """
@@ -124,20 +126,37 @@ def _batches(model: Model, checks: Sequence[Check], most: int | None) -> Iterato
 
 
 def _read(model: Model, checks: Sequence[Check]) -> None:
-    """Check texts side by side; if memory runs out, in halves."""
+    """Check texts side by side; if memory runs out, in halves.
+
+    Raises:
+        ModelError: memory has no room for one of them.
+    """
     try:
-        reading = Reading(model, checks)
-        try:
-            reading.run()
-        finally:
-            reading.rows.give_back()
+        _read_together(model, checks)
         return
     except Exception as error:
-        if not is_out_of_memory(error) or len(checks) == 1:
+        if not is_out_of_memory(error):
             raise
+        if len(checks) == 1:
+            [check] = checks
+            raise ModelError(
+                f"receipt {check.request.number}, of {len(check.tokens)} tokens, does not fit into the memory of "
+                f"{model.placement.logits_device}: {error} Free some of it, or verify the text elsewhere."
+            ) from error
+        traceback.clear_frames(error.__traceback__)  # the frames hold memory that must be freed
     half = len(checks) // 2
     _read(model, checks[:half])
     _read(model, checks[half:])
+
+
+def _read_together(model: Model, checks: Sequence[Check]) -> None:
+    for check in checks:
+        check.begin()
+    reading = Reading(model, checks)
+    try:
+        reading.run()
+    finally:
+        reading.rows.give_back()
 
 
 def _search_again(model: Model, checks: Sequence[Check], most: int | None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import gen
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.runner import run_all
+from gen.receipts.blocks import Reading
 from gen.receipts.margins import margin, tolerance
 from gen.receipts.reading import read_receipt
 from tests.helpers import byte_tokenizer, tiny_model
@@ -257,6 +259,34 @@ def test_too_little_room_is_refused_before_a_text_is_read(
         gen.verify(demo, receipts, max_batch_tokens="99")  # type: ignore[call-overload]
     with pytest.raises(gen.ArgumentError, match="max_batch_tokens=9 is too little for receipt 0, whose"):
         gen.verify(demo, receipts, max_batch_tokens=9)
+
+
+def test_memory_that_is_out_halves_what_is_read_together(demo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is out at a later block of more than one text: what was read there is freed, and does not count twice."""
+    monkeypatch.setattr("gen.receipts.blocks._BLOCK", 8)
+    receipts = receipts_of(demo, max_new_tokens=40, eos_token_id=[], sampler=SAMPLERS.multinomial())
+    receipts[0] = replace(receipts[0], sampler={"name": "multinomial", "temperature": 0.9})
+    monkeypatch.setattr("gen.receipts.blocks.tolerance", lambda *given: math.inf)
+    expected = gen.verify(demo, receipts)
+    assert expected[0].ties > 1
+    block, begun, most = Reading._block, list[ref[Reading]](), 1
+
+    def failing(self: Reading, at: int, width: int, going: int) -> None:
+        if at == 0:
+            assert [one() for one in begun if one() is not None] == []
+            begun.append(ref(self))
+        if at and len(self._checks) > most:
+            raise torch.OutOfMemoryError("no room")
+        block(self, at, width, going)
+
+    monkeypatch.setattr(Reading, "_block", failing)
+    found = gen.verify(demo, receipts)
+    assert len(begun) == 7
+    for one, other in zip(found, expected, strict=True):
+        assert (one.kind, one.at, one.ties, one.tokens) == (other.kind, other.at, other.ties, other.tokens)
+    most = 0
+    with pytest.raises(gen.ModelError, match=r"receipt 0, of \d+ tokens, does not fit into the memory of cpu: no room"):
+        gen.verify(demo, receipts)
 
 
 def test_on_a_gpu_the_host_waits_once_a_block(gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
