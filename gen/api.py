@@ -266,7 +266,8 @@ def generate(
             host engine, at its limit; or it is whole, but its limit has shaped it.
         ValueRefusedError: the text of an output type is whole, but its type refuses the value, as your validators do.
         SamplingError: a row had no token left to choose.
-        BatchError: some prompts of a list failed, with this or another error; its `results` has the others' results.
+        BatchError: some prompts of a list failed, with this or another error; its `results` has the others' results. If
+            all failed, the first one's own error is raised, and has the `results`.
         Interrupted: you pressed Ctrl-C; its `results` has the texts that were done, and the begun parts of the others.
         ModelError: the checkpoint recommends sampling parameters that no sampler takes; or a prompt with its text, or
             its search, does not fit into memory even alone.

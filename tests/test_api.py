@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import pickle
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -474,8 +475,17 @@ def test_the_error_itself_is_raised_where_no_prompt_is_left() -> None:
     for prompt in ("a!", ["a!"], ["a!", "b?"]):
         with pytest.raises(ZeroDivisionError, match="no such thing"):
             gen.generate(Broken(), prompt)
-    with pytest.raises(gen.SamplingError, match=r"^prompt 0: no token"):
+    with pytest.raises(gen.SamplingError, match=r"^prompt 0: no token") as caught:
         gen.generate(Broken(), ["a?", "b!"])
+    results: Any = caught.value.results  # type: ignore[attr-defined]
+    assert results[0] is caught.value and isinstance(results[1], ZeroDivisionError)
+    assert caught.value.__notes__ == ["All 2 prompts failed; the error of each is in .results of this error."]
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert again.results[0] is again and str(again) == str(caught.value)
+    with pytest.raises(gen.IncompleteError) as unfinished:
+        gen.generate(ScriptedModel('"a long'), ["x", "y"], gen.grammar('start: /"[a-z ]+"/'), max_new_tokens=4)
+    unwhole: Any = unfinished.value
+    assert [one.completion.text for one in unwhole.results] == ['"a l', '"a l']
     with pytest.raises(gen.BatchError, match=r"^of 2 prompts prompt 1 failed: prompt 1: no token .* are in \.results"):
         gen.generate(Broken(), ["a", "b?"])
 

@@ -66,7 +66,8 @@ class Call:
         """What the call returns.
 
         Raises:
-            BatchError: some prompts have failed. If all have, the error of the first one is raised itself.
+            BatchError: some prompts have failed. If all have, the error of the first one is raised itself; of several
+                prompts, it has the `results` too.
         """
         found: dict[int, Any] = {}
         errors: dict[int, Exception] = dict(self.failed or {})
@@ -79,7 +80,11 @@ class Call:
         if self.failed is not None:
             return results
         if errors and not found:
-            raise errors[0]
+            first: Any = errors[0]
+            if len(errors) > 1:
+                first.results = results
+                first.add_note(f"All {len(errors)} prompts failed; the error of each is in .results of this error.")
+            raise first
         if errors:
             raise BatchError(len(jobs), errors, results) from next(iter(errors.values()))
         returned: Result = results if self.batch else results[0]
