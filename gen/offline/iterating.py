@@ -27,7 +27,7 @@ from gen.models.base import Model
 from gen.models.checks import check_model
 from gen.requests.images import read_images
 from gen.requests.prompts import Prompt
-from gen.requests.settings import AllSettings, read_settings, shows_settings, trial_prompt
+from gen.requests.settings import AllSettings, is_list_for_each, read_settings, shows_settings, trial_prompt
 from gen.samplers.kinds import refuse_tensors
 
 
@@ -87,6 +87,10 @@ def generate_iter(
         cuda_graph=cuda_graph,
         speculate=speculate,
     )
+    each = shared.stop if is_list_for_each(shared.stop) else None
+    for name, given in (("output_type", output_type), ("sampler", shared.sampler), ("stop", each)):
+        if isinstance(given, list | tuple):
+            raise ArgumentError(f"generate_iter takes one {name} for all prompts, got the list {show(given)}")
     refuse_tensors([shared.sampler])
     constraint = None if output_type is None else compile(model, output_type)
     lists = {name: as_lists(getattr(shared, name)) for name in ("max_new_tokens", "seed", "thinking", "draft")}
@@ -142,7 +146,7 @@ def _results(
                 job = new_job(model, replace(call.requests[0], number=number))
                 check_room([(number, job.width * options.step_rows, job.most_tokens)], options.max_batch_tokens)
             except (ArgumentError, RecursionError) as error:  # of values too far within one another
-                error.args = re.sub("^prompt 0", f"prompt {number}", str(error)), *error.args[1:]
+                error.args = re.sub(r"\bprompt 0\b", f"prompt {number}", str(error), count=1), *error.args[1:]
                 refused.append((number, error))
                 continue
             calls[job], job.done = (number, call), ended.append

@@ -75,6 +75,8 @@ def test_a_prompt_that_fails_is_an_error_and_costs_no_other_its_text(llama: Any)
     assert str(found[2]).startswith("prompt 2 has") and "leaves no room" in str(found[2])
     for number, error in gen.generate_iter(llama, ["a", "a"], gen.regex("b+c"), stop="b", seed=3):
         assert isinstance(error, gen.IncompleteError) and str(error).startswith(f"prompt {number}: ")
+    texts = dict(gen.generate_iter(llama, ["a", "b"], thinking=[None, True], max_new_tokens=2))
+    assert isinstance(texts[0], str) and "prompt 1 is none" in str(texts[1])
     texts = dict(gen.generate_iter(llama, ["a", "b"], seed=[1], max_new_tokens=2))
     assert isinstance(texts[0], str)
     assert "seed is a list of 1, one for each prompt, and there is a prompt 1" in str(texts[1])
@@ -87,6 +89,17 @@ def test_a_prompt_that_fails_is_an_error_and_costs_no_other_its_text(llama: Any)
         (7, {}, "something that gives prompts"),
         (["a"], {"rows": 0}, "rows must be a whole number at least 1, got 0"),
         (["a"], {"stop": [1]}, "stop"),
+        (
+            ["a"],
+            {"stop": [["b"], None]},
+            r"takes one stop for all prompts, got the list \[\['b'\], None\]",
+        ),
+        (
+            ["a"],
+            {"sampler": [gen.samplers.greedy()]},
+            "generate_iter takes one sampler for all prompts, got",
+        ),
+        (["a"], {"output_type": [int, None]}, "takes one output_type for all prompts, got the list"),
         (["a"], {"chat": True}, "chat template"),
         (["a"], {"images": ["no.png"]}, "image 0: cannot read 'no.png'"),
         (["a"], {"temperature": 1}, "sampler=gen.samplers.multinomial"),
