@@ -123,7 +123,8 @@ def exl2(
         gpu_split: gigabytes for each GPU, such as "10,20".
         verbose: has no effect: nothing is printed.
     Raises:
-        ArgumentError: an argument that gen does not take, such as scale_pos_emb; set it in config.json.
+        ArgumentError: an argument that gen does not take, such as scale_pos_emb; set it in config.json. Or cache_8bit
+            and cache_q4 are given together.
         As `gen.from_exllamav2`.
     """
     unknown = {
@@ -136,6 +137,8 @@ def exl2(
     for name, value in unknown.items():
         if value not in (None, False):
             raise ArgumentError(f"exl2 by gen takes no {name}, got {show(value)}; set it in config.json.")
+    if cache_8bit and cache_q4:
+        raise ArgumentError("give cache_8bit or cache_q4, not both.")
     split = None
     if gpu_split:
         try:

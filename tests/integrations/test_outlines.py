@@ -30,6 +30,7 @@ def test_another_version_is_refused_before_anything_is_imported(monkeypatch: pyt
     [
         ({"scale_pos_emb": 2.0}, "exl2 by gen takes no scale_pos_emb, got 2.0"),
         ({"gpu_split": "auto"}, "gpu_split must be gigabytes for each GPU, as '10,20', got 'auto'"),
+        ({"cache_8bit": True, "cache_q4": True}, "give cache_8bit or cache_q4, not both"),
     ],
 )
 def test_what_exl2_by_gen_does_not_take_is_refused(options: dict[str, object], message: str) -> None:
