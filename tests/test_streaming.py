@@ -18,7 +18,7 @@ from tests.helpers import EOS, OTHER_EOS, ScriptedModel
 @pytest.mark.parametrize("options", [{}, {"stop": ["e", "\n"]}, {"eos_token_id": [*range(100, 110)]}])
 def test_at_its_end_a_stream_has_the_completion_that_generate_gives(llama: Any, sampler: Any, options: Any) -> None:
     for seed in range(2):
-        arguments: Any = {"sampler": sampler, "seed": seed, "max_new_tokens": 14, **options}
+        arguments: Any = {"sampler": sampler, "seed": seed, "max_new_tokens": 14, "speculate": False, **options}
         stream = gen.stream(llama, "go on", **arguments)
         pieces = list(stream)
         completion = stream.completion()

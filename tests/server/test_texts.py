@@ -144,7 +144,10 @@ def test_logprobs_are_those_of_the_model_itself(demo: Any, client: Client) -> No
         demo, HELLO, max_new_tokens=4, sampler=multinomial(temperature=0.3), details=True, top_logprobs=2, **both
     )
     content = client.post(CHAT, fields | both).json["choices"][0]["logprobs"]["content"]
-    assert [one["logprob"] for one in content] == pytest.approx([one.logprob for one in wanted.top_logprobs or []])
+    assert [one["logprob"] for one in content] == pytest.approx(
+        [one.logprob for one in wanted.top_logprobs or []],
+        abs=1e-4,  # as `speculate` promises
+    )
     assert b"".join(bytes(one["bytes"]) for one in content).decode() == wanted.text
     assert [len(one["top_logprobs"]) for one in content] == [2] * 4
 
