@@ -107,7 +107,8 @@ def _hooks(module: nn.Module) -> Iterator[Any]:
         yield from getattr(hook, "hooks", (hook,))
 
 
-@torch.inference_mode()
+@torch.inference_mode(False)
+@torch.no_grad()
 def _probe(model: "PreTrainedModel", input_device: torch.device) -> torch.device:
     token_ids = torch.zeros((1, 1), dtype=torch.int64, device=input_device)
     with current(input_device):

@@ -208,7 +208,9 @@ def undisturbed(model: nn.Module, devices: Sequence[torch.device]) -> Iterator[N
         contexts.enter_context(torch.random.fork_rng(devices=cuda))
         if "torch._dynamo" in sys.modules:
             contexts.enter_context(torch.compiler.set_stance("force_eager"))
-        contexts.enter_context(torch.inference_mode())
+        # in inference mode, nobody could train with weights that a first forward lays out anew
+        contexts.enter_context(torch.inference_mode(False))
+        contexts.enter_context(torch.no_grad())
         contexts.enter_context(current(devices[-1]))
         try:
             yield

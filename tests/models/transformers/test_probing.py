@@ -100,6 +100,7 @@ def test_layers_that_their_first_forward_lays_out_anew_stay_whole_and_are_no_che
     model = gen.from_transformers(hf_model, byte_tokenizer())
     settings: Any = {"sampler": gen.samplers.greedy(), "max_new_tokens": 8, "eos_token_id": [], "details": True}
     assert list(gen.generate(model, [1, 2, 3], **settings).token_ids) == expected
+    hf_model(torch.tensor([[1, 2, 3]]), labels=torch.tensor([[1, 2, 3]])).loss.backward()  # its owner trains on
     with pytest.raises(gen.ModelError, match="it has layers of the kind Laid, which may depend on the batch"):
         gen.generate(model, [1, 2, 3], exact=True, **settings)
     with pytest.raises(gen.ModelError, match=r"copy the checkpoint's folder instead"):
