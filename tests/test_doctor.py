@@ -12,7 +12,7 @@ from gen import cli, doctor
 from gen.devices import Placement
 from gen.doctor import diagnose, examine
 from gen.models.transformers.model import TransformersModel
-from tests.helpers import ScriptedModel, byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
+from tests.helpers import ScriptedModel, byte_tokenizer, encoder_tokenizer, stored, tiny_encoder, tiny_model
 from tests.models.exported.programs import Everything, exported, program_of
 from tests.virtual_gpus.whole_programs.test_transformers import split
 from virtual_gpus import virtual_gpus
@@ -23,10 +23,7 @@ pytestmark = pytest.mark.usefixtures("short_examinations")
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    tiny_model("llama").save_pretrained(path)
-    byte_tokenizer().save_pretrained(path)
-    return path
+    return stored(tiny_model("llama"), tmp_path_factory.mktemp("model"))
 
 
 def on_gpu_1(shape: str = "llama") -> TransformersModel:
@@ -157,8 +154,7 @@ def test_the_command_takes_exported_programs_encoders_and_split_models(
     saved: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     torch.export.save(exported(), tmp_path / "model.pt2")
-    tiny_encoder().save_pretrained(tmp_path / "encoder")
-    encoder_tokenizer().save_pretrained(tmp_path / "encoder")
+    stored(tiny_encoder(), tmp_path / "encoder", encoder_tokenizer())
     commands = [
         [str(tmp_path / "model.pt2"), "--tokenizer", str(saved)],
         [str(tmp_path / "encoder"), "--encoder"],

@@ -94,8 +94,7 @@ def test_a_completion_in_another_thread_takes_no_piece_away(events: bool, monkey
     assert ("".join(pieces), made[0].text) == ("hello", "hello")
 
 
-def test_a_text_of_an_output_type_has_no_value_before_its_end_and_a_failed_one_tells_why() -> None:
-    demo = gen.load("demo", device="cpu")
+def test_a_text_of_an_output_type_has_no_value_before_its_end_and_a_failed_one_tells_why(demo: Any) -> None:
     made = gen.stream(demo, "x", gen.regex("[ab]{4}"), max_new_tokens=4)
     begun = next(made)
     assert (made.so_far().text, made.so_far().value, made.so_far().engine) == (begun, None, "device")
@@ -160,8 +159,7 @@ def test_an_engine_tells_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (stats.running, stats.tokens, stats.prompt_tokens, stats.closed, stats.failure) == (0, 15, 4, True, None)
 
 
-def test_each_sample_comes_alone_with_the_seed_that_is_told_for_it() -> None:
-    demo = gen.load("demo", device="cpu")
+def test_each_sample_comes_alone_with_the_seed_that_is_told_for_it(demo: Any) -> None:
     several = gen.generate(demo, "Once", sampler=multinomial(samples=3), seed=5, max_new_tokens=6)
     alone = [
         gen.generate(demo, "Once", seed=sample_seed(5, n), max_new_tokens=6, sampler=multinomial()) for n in (0, 1, 2)
@@ -274,10 +272,9 @@ def test_a_stream_gives_either_pieces_or_events() -> None:
             assert piece + "".join(stream) == "hello"
 
 
-def test_events_of_a_search_come_at_its_end_and_a_text_that_is_not_whole_raises_behind_them() -> None:
+def test_events_of_a_search_come_at_its_end_and_a_text_that_is_not_whole_raises_behind_them(demo: Any) -> None:
     [event] = gen.stream(ScriptedModel("hello"), "x", sampler=beam_search(1)).events()
     assert (event.text, len(event.token_ids)) == ("hello", 5)
-    demo = gen.load("demo", device="cpu")
     kind, given = gen.regex("[ab]{4}"), {"stop": "a", "seed": 1, "max_new_tokens": 4}
     with gen.Engine(demo) as engine:
         for stream in (gen.stream(demo, "x", kind, **given), engine.submit("x", kind, **given)):  # type: ignore[arg-type]
@@ -287,8 +284,7 @@ def test_events_of_a_search_come_at_its_end_and_a_text_that_is_not_whole_raises_
             assert joined(read)[2] == caught.value.completion.token_ids != []
 
 
-def test_requests_that_are_submitted_as_one_give_the_texts_of_generate() -> None:
-    demo = gen.load("demo", device="cpu")
+def test_requests_that_are_submitted_as_one_give_the_texts_of_generate(demo: Any) -> None:
     prompts = ["Once", "One morning", "Describe Ada as JSON.\n"]
     kinds = [None, gen.regex("[ab]{3}x"), bool]
     samplers: Any = [multinomial(samples=3, temperature=0.8), greedy(), multinomial(samples=2, top_k=5)]

@@ -25,7 +25,7 @@ from gen.cli.commands import app
 from gen.server.routes import OTHERS, TEXTS
 from tests.docs import pages
 from tests.helpers.tiny_encoders import encoder_tokenizer, tiny_encoder
-from tests.helpers.tiny_models import tiny_model
+from tests.helpers.tiny_models import stored, tiny_model
 from tests.helpers.tokenizers import byte_tokenizer
 from tests.models.transformers.vision_helpers import picture, tiny_processor, tiny_vision_model
 from tests.offline.helpers import WorkerHere
@@ -47,15 +47,12 @@ PAGES = [page for page in pages.NAMES if pages.shown(page) and page not in NEEDS
 
 
 def text_model(folder: Path) -> dict[str, object]:
-    tiny_model(max_position_embeddings=64).save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
+    stored(tiny_model(max_position_embeddings=64), folder)
     return {"checkpoint": folder, "folder": folder, "tokenizer": byte_tokenizer()}
 
 
 def encoder(folder: Path) -> dict[str, object]:
-    tiny_encoder().save_pretrained(folder)
-    encoder_tokenizer().save_pretrained(folder)
-    return {"checkpoint": folder}
+    return {"checkpoint": stored(tiny_encoder(), folder, encoder_tokenizer())}
 
 
 def vision_model(folder: Path) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-_SMALL: dict[str, object] = {
+SMALL: dict[str, object] = {
     "hidden_size": 32,
     "intermediate_size": 64,
     "num_hidden_layers": 2,
@@ -27,25 +27,25 @@ _DEEPSEEK: dict[str, object] = {
 _OPT: dict[str, object] = {"ffn_dim": 64, "word_embed_proj_dim": 32}
 
 SHAPES: dict[str, tuple[str, dict[str, object]]] = {
-    "llama": ("Llama", _SMALL),
-    "qwen3": ("Qwen3", _SMALL | {"head_dim": 8}),
+    "llama": ("Llama", SMALL),
+    "qwen3": ("Qwen3", SMALL | {"head_dim": 8}),
     "gpt2": ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}),
-    "opt": ("OPT", {k: v for k, v in _SMALL.items() if k not in ("intermediate_size", "num_key_value_heads")} | _OPT),
+    "opt": ("OPT", {k: v for k, v in SMALL.items() if k not in ("intermediate_size", "num_key_value_heads")} | _OPT),
     "gemma3": (
         "Gemma3Text",
-        _SMALL | {"head_dim": 8, "sliding_window": 8, "num_hidden_layers": 3, "layer_types": _GEMMA3_LAYERS},
+        SMALL | {"head_dim": 8, "sliding_window": 8, "num_hidden_layers": 3, "layer_types": _GEMMA3_LAYERS},
     ),
-    "mixtral": ("Mixtral", _SMALL | {"num_local_experts": 4}),
+    "mixtral": ("Mixtral", SMALL | {"num_local_experts": 4}),
     "bloom": ("Bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),  # ALiBi: takes no position ids
     "gpt_neo": (
         "GPTNeo",  # its local layers have a window, but no layer type
         {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 128, "window_size": 8}
         | {"attention_types": [[["global", "local"], 1]]},
     ),
-    "deepseek_v3": ("DeepseekV3", _SMALL | _DEEPSEEK),  # keys and values of different widths
+    "deepseek_v3": ("DeepseekV3", SMALL | _DEEPSEEK),  # keys and values of different widths
 }
 
-ONE_LAYER = {"one layer": ("Llama", _SMALL | {"num_hidden_layers": 1})}  # for tests that no second layer could change
+ONE_LAYER = {"one layer": ("Llama", SMALL | {"num_hidden_layers": 1})}  # for tests that no second layer could change
 
 HYBRIDS = ["qwen3_5_text", "qwen3_next", "olmo_hybrid", "nemotron_h", "bamba", "falcon_h1", "granitemoehybrid", "jamba"]
 HYBRIDS += ["zamba", "lfm2", *(["lfm3"] if "lfm3" in CONFIG_MAPPING else [])]  # the oldest transformers has no lfm3

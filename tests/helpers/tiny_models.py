@@ -3,15 +3,17 @@
 import copy
 import warnings
 from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from benchmarks.architectures.tiny_configs import tiny_config
 from tests.helpers.architectures import ALIBI, ONE_LAYER, SHAPES
-from tests.helpers.tokenizers import BOS
+from tests.helpers.tokenizers import BOS, byte_tokenizer
 
 _made: dict[Hashable, tuple[PreTrainedModel, Tensor]] = {}
 
@@ -50,6 +52,15 @@ def _make(shape: str, vocab_size: int, seed: int, changes: dict[str, object]) ->
                 spread = 1.0 if "emb" in parameter_name or "wte" in parameter_name else 0.3
                 parameter.copy_(spread * torch.randn(parameter.shape, generator=generator))
     return model.eval()
+
+
+def stored(
+    model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None, **settings: Any
+) -> Path:
+    """The folder, which then has the model's checkpoint, with the tokenizer of bytes unless you give one."""
+    model.save_pretrained(folder, **settings)
+    (tokenizer or byte_tokenizer()).save_pretrained(folder)
+    return folder
 
 
 @torch.inference_mode()

@@ -15,7 +15,7 @@ from lm_eval.tasks import TaskManager
 
 import gen
 from gen.integrations.lm_eval import GenLM, main
-from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
+from tests.helpers import ScriptedModel, byte_tokenizer, stored, tiny_model
 
 DEMO = Path(gen.__file__).parent / "models" / "demo"
 HEAD = "Once upon a time there was a clever girl named Ada. " * 3
@@ -119,8 +119,7 @@ def test_log_likelihoods_are_those_of_float64(model: Any) -> None:
 
 
 def test_texts_longer_than_the_context_are_read_in_windows(tmp_path: Path) -> None:
-    tiny_model(vocab_size=259).save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
+    stored(tiny_model(vocab_size=259), tmp_path)
     short, peer = GenLM(str(tmp_path), device="cpu", max_length=32), HFLM(str(tmp_path), device="cpu", max_length=32)
     rolling = [Instance("loglikelihood_rolling", {}, ("to be or not to be, " * 6,), 0)]
     assert short.loglikelihood_rolling(rolling) == pytest.approx(peer.loglikelihood_rolling(rolling), abs=1e-3)

@@ -58,6 +58,12 @@ class Measured(ScriptedModel):
         return Rows(self, count, length)
 
 
+@pytest.fixture
+def model() -> Any:
+    """A small Llama that nothing was asked of."""
+    return gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+
+
 def of_the_users(samples: int) -> Any:
     """A user's sampler."""
     return SimpleNamespace(samples=samples, penalties=None, step=greedy().step)
@@ -138,9 +144,8 @@ def left_on_the_cpu(monkeypatch: pytest.MonkeyPatch, tokens: float) -> list[tupl
 
 @pytest.mark.parametrize("sampler", [greedy(), multinomial(2), beam_search(2)])
 def test_by_default_rows_have_room_for_what_fits_into_free_memory(
-    sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+    model: Any, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
     arguments: Any = {"sampler": sampler, "seed": range(24), "max_new_tokens": 16}
     expected = gen.generate(model, PROMPTS, **arguments)
     model.release()
@@ -152,8 +157,7 @@ def test_by_default_rows_have_room_for_what_fits_into_free_memory(
         assert tokens // 2 < max(map(prod, sizes)) <= tokens
 
 
-def test_one_text_has_its_chance_where_memory_may_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+def test_one_text_has_its_chance_where_memory_may_not_do(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = gen.generate(model, PROMPTS, sampler=greedy(), max_new_tokens=40)
     planted(monkeypatch, 0)
     assert gen.generate(model, PROMPTS, sampler=greedy(), max_new_tokens=40) == expected
@@ -169,9 +173,8 @@ def test_rows_grow_within_free_memory_in_the_first_call_too(monkeypatch: pytest.
 @pytest.mark.parametrize("sampler", [beam_search(5000), of_the_users(5000)])
 @pytest.mark.parametrize("known", [False, True])
 def test_a_search_that_no_memory_holds_is_refused_before_it_takes_any(
-    sampler: Any, known: bool, monkeypatch: pytest.MonkeyPatch
+    model: Any, sampler: Any, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
     if known:
         gen.generate(model, "a", sampler=greedy(), max_new_tokens=2)
     made = left_on_the_cpu(monkeypatch, 10_000)
@@ -182,15 +185,13 @@ def test_a_search_that_no_memory_holds_is_refused_before_it_takes_any(
     assert len(gen.generate(model, "a", sampler=beam_search(3), num_return_sequences=3, max_new_tokens=5)) == 3
 
 
-def test_a_search_that_memory_holds_runs_with_all_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+def test_a_search_that_memory_holds_runs_with_all_its_rows(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = left_on_the_cpu(monkeypatch, 1_000_000)
     gen.generate(model, "a", sampler=beam_search(600), max_new_tokens=4)
     assert [count for count, _ in made] == [1, 600]  # the first one shows how much memory a token takes
 
 
-def test_an_engine_of_more_rows_than_memory_holds_has_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
-    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+def test_an_engine_of_more_rows_than_memory_holds_has_fewer(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = gen.generate(model, "a", sampler=greedy(), max_new_tokens=20)
     fresh = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
     made = left_on_the_cpu(monkeypatch, 10_000)
@@ -213,9 +214,8 @@ def drawn_alone() -> dict[str, list[tuple[int, str]]]:
 
 @pytest.mark.parametrize("tokens", [1e9, 3000, 400])
 def test_samples_of_a_prompt_are_drawn_in_parts_where_all_do_not_fit(
-    tokens: float, drawn_alone: dict[str, list[tuple[int, str]]], monkeypatch: pytest.MonkeyPatch
+    model: Any, tokens: float, drawn_alone: dict[str, list[tuple[int, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
     made = left_on_the_cpu(monkeypatch, tokens)
     ended: list[Job] = []
     arguments: Any = {"seed": [3, 4], "max_new_tokens": 6, "details": True}
@@ -231,8 +231,7 @@ def test_samples_of_a_prompt_are_drawn_in_parts_where_all_do_not_fit(
     assert ended == jobs  # each ends once
 
 
-def test_a_sample_that_fails_in_a_later_part_bears_its_own_number() -> None:
-    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+def test_a_sample_that_fails_in_a_later_part_bears_its_own_number(model: Any) -> None:
     completions = gen.generate(model, "ab", sampler=multinomial(100), seed=1, max_new_tokens=1, details=True)
     assert isinstance(completions, list)
 
@@ -246,8 +245,7 @@ def test_a_sample_that_fails_in_a_later_part_bears_its_own_number() -> None:
         text.completion()
 
 
-def test_a_task_that_is_cancelled_cancels_all_parts_of_its_prompts() -> None:
-    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+def test_a_task_that_is_cancelled_cancels_all_parts_of_its_prompts(model: Any) -> None:
     [job] = new_jobs(model, ["ab"], sampler=multinomial(100), max_new_tokens=3)
     early = job.split(model, 10)
     job.cancel()
@@ -286,8 +284,7 @@ def test_steps_are_not_recorded_where_memory_does_not_hold_what_they_make(monkey
     assert texts[0] == texts[1]
 
 
-def test_what_a_token_takes_is_seen_from_rows_that_were_filled() -> None:
-    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+def test_what_a_token_takes_is_seen_from_rows_that_were_filled(model: Any) -> None:
     gen.generate(model, "abc", sampler=greedy(), max_new_tokens=3)
     [(device, size)] = model.idle.token_bytes.items()
     assert device == torch.device("cpu")

@@ -13,7 +13,7 @@ import gen
 from gen.models.generation_config import recommended_sampler
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import GreedySampler, MultinomialSampler
-from tests.helpers import BOS, EOS, OTHER_EOS, ScriptedModel, byte_tokenizer, tiny_model
+from tests.helpers import BOS, EOS, OTHER_EOS, ScriptedModel, byte_tokenizer, stored, tiny_model
 
 PROMPT = [*b"to be or not to be"]
 
@@ -84,9 +84,7 @@ def test_what_was_written_to_the_folder_counts(tmp_path: Path) -> None:
     ]
     for name, settings, expected in cases:
         folder = tmp_path / name
-        adapter(**settings).hf_model.save_pretrained(folder)
-        byte_tokenizer().save_pretrained(folder)
-        sampler = gen.load(folder, device="cpu").recommended_sampler
+        sampler = gen.load(stored(adapter(**settings).hf_model, folder), device="cpu").recommended_sampler
         assert isinstance(sampler, expected)
         if isinstance(sampler, MultinomialSampler):
             assert (sampler.temperature, sampler.top_k) == (None, None)
@@ -142,9 +140,7 @@ def test_an_eos_that_only_config_json_names_ends_texts(tmp_path: Path) -> None:
     ).token_ids
     hf_model.config.eos_token_id = eos = plain[7]
     hf_model.generation_config = GenerationConfig(temperature=0.6, do_sample=True)
-    hf_model.save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
-    model = gen.load(tmp_path, device="cpu")
+    model = gen.load(stored(hf_model, tmp_path), device="cpu")
     assert model.hf_model.generation_config.eos_token_id is None
     made = gen.generate(model, PROMPT, sampler=gen.samplers.greedy(), details=True)
     assert (made.token_ids, made.finish_reason) == (plain[: plain.index(eos)], "eos")

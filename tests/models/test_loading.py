@@ -27,7 +27,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 import gen
 from gen.models import checks
-from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
+from tests.helpers import byte_tokenizer, encoder_tokenizer, stored, tiny_encoder, tiny_model
 from tests.helpers.forked import Forked
 from tests.helpers.noting import noted
 
@@ -41,9 +41,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def save(path: Path, **settings: Any) -> Path:
-    tiny_model().save_pretrained(path, **settings)
-    byte_tokenizer().save_pretrained(path)
-    return path
+    return stored(tiny_model(), path, **settings)
 
 
 def greedy(model: Any, **settings: Any) -> Any:
@@ -248,8 +246,7 @@ def test_shards_that_are_missing_are_named(tmp_path: Path) -> None:
 
 
 def test_a_broken_encoder_is_refused_too(tmp_path: Path) -> None:
-    tiny_encoder().save_pretrained(tmp_path)
-    encoder_tokenizer().save_pretrained(tmp_path)
+    stored(tiny_encoder(), tmp_path, encoder_tokenizer())
     gen.load_encoder(tmp_path, device="cpu")
     cut(tmp_path)
     with pytest.raises(gen.ModelError, match="its header says"):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import gen
 from gen.models.peer_copies import check_peer_copies
-from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers import byte_tokenizer, stored, tiny_model
 from tests.virtual_gpus.whole_programs.test_transformers import split
 from virtual_gpus import virtual_gpus
 from virtual_gpus.faults import PartialCopy
@@ -97,8 +97,7 @@ def test_a_step_copies_ids_once_and_columns_and_ancestors_once_a_device(
 
     monkeypatch.setattr(VirtualTensor, "to", counting)
     counts = []
-    tiny_model("llama").save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
+    stored(tiny_model("llama"), tmp_path)
     with virtual_gpus(2):
         model = gen.load(tmp_path, device_map=DEVICE_MAP)
         assert (model.placement.input_device, model.placement.logits_device) == (GPU0, GPU1)

@@ -17,7 +17,7 @@ import gen
 from gen.errors import ArgumentError, ContextError, ModelError
 from gen.models.rotary import read_context
 from gen.models.transformers.model import TransformersModel
-from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers import byte_tokenizer, stored, tiny_model
 
 GREEDY = gen.samplers.greedy()
 TRAINED, MOST = 48, 160  # tokens
@@ -60,9 +60,7 @@ def taken(hf_model: PreTrainedModel, folder: Path | None, **settings: Any) -> An
     """The adapter of a caller's model, or of one that is saved in a folder and loaded."""
     if folder is None:
         return gen.from_transformers(hf_model, byte_tokenizer(), **settings)
-    hf_model.save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return gen.load(folder, device="cpu", **settings)
+    return gen.load(stored(hf_model, folder), device="cpu", **settings)
 
 
 def prompts_of(*lengths: int) -> list[list[int]]:

@@ -16,7 +16,7 @@ from gen.runtime.isolation import multiplies_whole, settings_of_the_process
 from gen.samplers import beam_search, greedy, multinomial
 from gen.samplers.backends import choosing, torch_backend
 from gen.samplers.backends.race import running_sum
-from tests.helpers import byte_tokenizer, encoder_tokenizer, needs_kernels_that_agree, tiny_encoder, tiny_model
+from tests.helpers import byte_tokenizer, encoder_tokenizer, needs_kernels_that_agree, stored, tiny_encoder, tiny_model
 from tests.helpers.noting import noted
 from tests.models.exported.programs import exported
 
@@ -58,10 +58,8 @@ class Made:
         self.program = exported()
         self.exported: Any = gen.from_exported(self.program, byte_tokenizer(), device="cpu")
         self.saved_text, self.saved_encoder = folder / "text", folder / "encoder"
-        tiny_model().bfloat16().save_pretrained(self.saved_text)
-        byte_tokenizer().save_pretrained(self.saved_text)
-        tiny_encoder().save_pretrained(self.saved_encoder)
-        encoder_tokenizer().save_pretrained(self.saved_encoder)
+        stored(tiny_model().bfloat16(), self.saved_text)
+        stored(tiny_encoder(), self.saved_encoder, encoder_tokenizer())
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import gen
 from gen.models.transformers.model import TransformersModel
-from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers import byte_tokenizer, stored, tiny_model
 
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
 MIXED = "Expected all tensors to be on the same device"
@@ -132,8 +132,7 @@ def test_a_bare_cuda_is_another_gpu_in_another_thread(two_gpus: None) -> None:
 
 
 def test_a_model_made_for_cuda_1_has_everything_there_from_any_thread(two_gpus: None, tmp_path: Path) -> None:
-    tiny_model().save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
+    stored(tiny_model(), tmp_path)
 
     def texts(model: TransformersModel) -> list[str]:
         result: list[str] = gen.generate(model, ["Ada", "hello"], seed=5, max_new_tokens=4)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import gen
-from tests.helpers import encoder_tokenizer, tiny_encoder
+from tests.helpers import encoder_tokenizer, stored, tiny_encoder
 from virtual_gpus import DeviceMismatchError, virtual_gpus
 
 TEXTS = ["the cat sat on the mat .", "a dog", "the red moon"]
@@ -43,9 +43,7 @@ def in_another_thread(function: Callable[..., Any], *args: Any) -> Any:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("encoder")
-    tiny_encoder().save_pretrained(path)
-    encoder_tokenizer().save_pretrained(path)
-    return path
+    return stored(tiny_encoder(), path, encoder_tokenizer())
 
 
 def built_on_gpu_1(build: Callable[[Path], Any], path: Path) -> Any:

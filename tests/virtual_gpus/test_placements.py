@@ -17,7 +17,7 @@ from tests.helpers import tiny_model
 from tests.helpers.architectures import HYBRIDS, SHAPES
 from tests.models.transformers.vision_helpers import PICTURES, prompts, tiny_processor, tiny_vision_model
 from virtual_gpus import ArgumentError, virtual_gpus
-from virtual_gpus.placements import Report, examine, parts
+from virtual_gpus.placements import Report, examine, main, parts
 
 HERE = Path(__file__)
 LINES = HERE.read_text(encoding="utf-8").splitlines()
@@ -324,7 +324,7 @@ def run(folder: Path, module: str, *arguments: str) -> tuple[int, str, str]:
     return ended.returncode, ended.stdout, ended.stderr
 
 
-def test_the_command_line_names_what_fails_and_where(tmp_path: Path) -> None:
+def test_the_command_line_names_what_fails_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "models.py").write_text(
         "import torch\nclass Model(torch.nn.Sequential):\n    def forward(self, x):\n"
@@ -335,8 +335,9 @@ def test_the_command_line_names_what_fails_and_where(tmp_path: Path) -> None:
     assert code == 1 and not err, err
     assert "Model: 2 of 2 placements fail (forward, backward)" in out
     assert "forward at mine/models.py:5 in forward: in 2, first with 0 on cuda:0, 1 on cuda:1" in out
-    code, out, _ = run(tmp_path, "virtual_gpus.placements", "--devices", "cuda:0", "mine.models:make")
-    assert code == 0, out
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert main(["--devices", "cuda:0", "mine.models:make"]) == 0
 
 
 FIXTURE = """

@@ -24,7 +24,7 @@ import gen
 from gen.models.transformers import snapshot
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.snapshot import Snapshot
-from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers import byte_tokenizer, stored, tiny_model
 from tests.loop.calls import kept_rows
 
 SETTINGS: dict[str, Any] = {"sampler": gen.samplers.greedy(), "max_new_tokens": 28, "eos_token_id": []}
@@ -342,8 +342,7 @@ def test_code_that_comes_with_a_checkpoint_is_recorded_if_its_user_vouches_for_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "remote"
-    tiny_model().save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
+    stored(tiny_model(), folder)
     (folder / "modeling_remote.py").write_text(REMOTE)
     config = json.loads((folder / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "modeling_remote.RemoteForCausalLM"}

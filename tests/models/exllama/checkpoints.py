@@ -10,7 +10,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from tests.helpers import BOS, EOS, OTHER_EOS, byte_tokenizer
+from tests.helpers import BOS, EOS, OTHER_EOS, stored
 from tests.models.exllama.exllamav3_ext import trellis_of
 
 COMMON: dict[str, Any] = {
@@ -67,8 +67,7 @@ def save(folder: Path, shape: str = "llama", **changes: Any) -> PreTrainedModel:
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**(COMMON | settings | changes))
     model: PreTrainedModel = getattr(transformers, f"{name}ForCausalLM")(config).half().eval()
-    model.save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
+    stored(model, folder)
     return model.float()
 
 

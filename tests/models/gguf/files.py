@@ -15,18 +15,14 @@ import transformers
 from transformers import PreTrainedModel
 
 from tests.helpers import BOS, CHAT_TEMPLATE, EOS, OTHER_EOS, bytes_to_characters
+from tests.helpers.architectures import SMALL
 
 VOCABULARY = [*bytes_to_characters(), "<s>", "</s>", "<end>", "th", "Ġth"]
 MERGES = ["t h", "Ġ th"]
 NORMAL, CONTROL = 1, 3
 
-_COMMON: dict[str, Any] = {
+_COMMON: dict[str, Any] = SMALL | {
     "vocab_size": len(VOCABULARY),
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
     "max_position_embeddings": 96,
     "rope_theta": 300.0,
     "tie_word_embeddings": False,

@@ -12,7 +12,7 @@ import torch
 
 import gen
 from gen.models.transformers.model import TransformersModel
-from tests.helpers import byte_tokenizer, needs_kernels_that_agree, plain_choices, plain_greedy, tiny_model
+from tests.helpers import byte_tokenizer, needs_kernels_that_agree, plain_choices, plain_greedy, stored, tiny_model
 
 PROMPTS = [[1, 2, 3, 4, 5], [9, 8]]
 SETTINGS: dict[str, Any] = {"sampler": gen.samplers.greedy(), "max_new_tokens": 12, "eos_token_id": [], "details": True}
@@ -68,9 +68,7 @@ def test_an_engine_goes_on_in_the_models_new_dtype(dtype: torch.dtype) -> None:
 
 
 def test_a_packed_model_can_become_float16(tmp_path: Path) -> None:
-    tiny_model(hidden_size=256, intermediate_size=256).half().save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
-    model = gen.load(tmp_path, device="cpu")
+    model = gen.load(stored(tiny_model(hidden_size=256, intermediate_size=256).half(), tmp_path), device="cpu")
     texts(model)
     model.hf_model.half()
     made = texts(model)

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 import gen
-from tests.helpers import byte_tokenizer, spaced_tokenizer, tiny_model
+from tests.helpers import byte_tokenizer, spaced_tokenizer, stored, tiny_model
 from virtual_gpus import virtual_gpus
 
 
@@ -42,9 +42,7 @@ def test_the_callers_model_tokenizer_and_torch_settings_are_left_alone() -> None
 def test_load_reads_a_directory_and_its_eos_ids(tmp_path: Path) -> None:
     saved = tiny_model()
     saved.generation_config.eos_token_id = [257, 258]
-    saved.save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
-    model = gen.load(tmp_path, device="cpu", dtype="float64", attn_implementation="sdpa")
+    model = gen.load(stored(saved, tmp_path), device="cpu", dtype="float64", attn_implementation="sdpa")
     assert model.placement.dtype == torch.float64
     assert model.eos_token_ids == (257, 258)
     assert gen.load(str(tmp_path)).placement.dtype == torch.float32
@@ -54,8 +52,7 @@ def test_a_checkpoint_without_a_language_models_head_is_refused(tmp_path: Path) 
     config = BertConfig(
         hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, is_decoder=True
     )
-    BertModel(config).save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
+    stored(BertModel(config), tmp_path)
     with pytest.raises(gen.ModelError, match=r"lacks .* weights of a language model, such as cls"):
         gen.load(tmp_path)
 

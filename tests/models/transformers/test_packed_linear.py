@@ -15,7 +15,7 @@ from gen import doctor
 from gen.models.transformers import packed_linear
 from gen.models.transformers.packed_linear import PackedLinear, pack_
 from gen.models.transformers.packed_weight import PackedWeight
-from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers import byte_tokenizer, stored, tiny_model
 from tests.helpers.architectures import HYBRIDS, OTHERS, SHAPES
 from tests.helpers.demo import short_demo
 from tests.models.transformers.test_cpu_layouts import needs
@@ -33,10 +33,7 @@ def packed_weights(model: nn.Module) -> int:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A float16 checkpoint, whose layers have 576 and 520 inputs."""
-    folder = tmp_path_factory.mktemp("half")
-    tiny_model(**SIZES, tie_word_embeddings=True).half().save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return folder
+    return stored(tiny_model(**SIZES, tie_word_embeddings=True).half(), tmp_path_factory.mktemp("half"))
 
 
 @pytest.fixture
@@ -174,8 +171,7 @@ def test_what_cannot_be_packed_says_why_and_stays_as_it_is() -> None:
 def test_packed_where_that_is_faster_on_this_kind_of_cpu(
     tmp_path: Path, small_layers: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tiny_model().save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
+    stored(tiny_model(), tmp_path)
 
     def packs(maker: str, instructions: str, dtype: str = "float32") -> bool:
         monkeypatch.setattr(packed_linear, "_maker", lambda: maker)

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 import gen
 from gen.models.transformers import packed_linear
 from gen.models.transformers.packed_weight import PackedWeight
-from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
+from tests.helpers import ScriptedModel, byte_tokenizer, stored, tiny_model
 
 TOKENS = torch.tensor([[5, 9, 200, 31]])
 SETTINGS: Any = {"seed": 3, "max_new_tokens": 12}
@@ -58,8 +58,7 @@ def test_transformers_and_gen_read_what_was_saved(
 
 def test_a_checkpoint_that_was_dequantised_is_saved_with_plain_weights(tmp_path: Path) -> None:
     plain = tiny_model().to(torch.bfloat16)
-    plain.save_pretrained(tmp_path / "fp8")
-    byte_tokenizer().save_pretrained(tmp_path / "fp8")
+    stored(plain, tmp_path / "fp8")
     weights, wanted = load_file(tmp_path / "fp8" / "model.safetensors"), dict[str, torch.Tensor]()
     for name, weight in [*weights.items()]:
         wanted[name] = weight

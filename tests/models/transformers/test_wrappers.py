@@ -12,7 +12,7 @@ from torch import nn
 from transformers import LlamaForCausalLM
 
 import gen
-from tests.helpers import byte_tokenizer, plain_choices, plain_greedy, tiny_model
+from tests.helpers import byte_tokenizer, plain_choices, plain_greedy, stored, tiny_model
 
 PROMPTS = ["to be or not to be", "a"]
 
@@ -134,9 +134,7 @@ def test_a_folder_with_a_model_and_an_adapter_gives_what_transformers_gives(tmp_
     wrapped = adapted(tiny_model(), LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
     expected = gen.generate(gen.from_transformers(wrapped, byte_tokenizer()), "a", max_new_tokens=8, seed=1)
     wrapped.save_pretrained(tmp_path)
-    tiny_model().save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
-    loaded = gen.load(tmp_path, device="cpu")
+    loaded = gen.load(stored(tiny_model(), tmp_path), device="cpu")
     assert gen.generate(loaded, "a", max_new_tokens=8, seed=1) == expected
     assert expected != gen.generate(
         gen.from_transformers(tiny_model(), byte_tokenizer()), "a", max_new_tokens=8, seed=1

@@ -30,6 +30,7 @@ from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.processing_utils import ProcessorMixin
 
 from tests.helpers import BOS, byte_tokenizer
+from tests.helpers.architectures import SMALL
 
 FAMILIES = ["llava", "qwen2_5_vl", "gemma3"]
 IMAGE = {"llava": "<image>", "qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>", "gemma3": "<boi>"}
@@ -43,12 +44,7 @@ CHAT_TEMPLATE = (
     "{{ '\n' }}{% endfor %}[assistant] "
 )
 
-_TEXT: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+_TEXT: dict[str, Any] = SMALL | {
     "max_position_embeddings": 256,
     "bos_token_id": BOS,
     "eos_token_id": None,

@@ -18,7 +18,7 @@ from gen.requests.reading import read_requests
 from gen.requests.settings import Settings
 from gen.samplers import MultinomialSampler, Sampler
 from gen.samplers.base import Sampled
-from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers import byte_tokenizer, stored, tiny_model
 from tests.virtual_gpus.whole_programs.test_transformers import split
 from virtual_gpus import SyncReport, no_host_sync, virtual_gpus
 
@@ -99,8 +99,7 @@ def test_texts_are_the_cpus_and_the_host_never_waits_for_a_token(shape: str, sam
 
 
 def test_load_puts_a_model_where_it_is_asked_to(tmp_path: Path) -> None:
-    tiny_model("llama").save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
+    stored(tiny_model("llama"), tmp_path)
     expected = texts(gen.load(tmp_path, device="cpu"), SAMPLERS["multinomial"])
     with virtual_gpus(2):
         torch.cuda.set_device(1)

@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tests.helpers import tiny_model
-from virtual_gpus import no_host_sync, virtual_gpus
+from tests.helpers.waits import waits
+from virtual_gpus import virtual_gpus
 
 SHAPES = ["llama", "gpt2", "mixtral"]
 PROMPTS = torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])
@@ -92,11 +93,7 @@ def test_transformers_waits_once_a_token(shape: str, options: dict[str, Any]) ->
     with virtual_gpus(2):
         moved = tiny_model(shape).to("cuda:1")
         prompts = PROMPTS.to("cuda:1")
-        counts = []
-        for new_tokens in (4, 12):
-            with no_host_sync(count=True) as report:
-                generate(moved, prompts, new_tokens, **options)
-            counts.append(report.count)
+        counts, _ = waits(lambda new_tokens: generate(moved, prompts, new_tokens, **options), 4, 12)
     assert (counts[1] - counts[0]) / 8 == 1
 
 
