@@ -21,7 +21,7 @@ LIMITS: dict[tuple[str, str], tuple[float, float]] = {
     (GEN, "files"): (318, 255),
     ("virtual GPUs", "lines"): (7_200, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (51_773, 41_000),
+    ("tests", "lines"): (51_730, 41_000),
     ("benchmarks", "lines"): (11_976, 10_000),
     ("all of gen", "tokens per line of code"): (10.38, 10.2),
 }
