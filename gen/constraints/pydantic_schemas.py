@@ -19,6 +19,17 @@ from pydantic_core import SchemaValidator, to_json
 
 from gen.constraints.automata.parsing import with_flags
 from gen.constraints.output_types import REFUSED
+from gen.constraints.pydantic_limits import (
+    LENGTHS,
+    NUMBERS,
+    changes,
+    converts,
+    counts_digits,
+    kinds_of,
+    limited,
+    own_limits,
+    str_step,
+)
 from gen.constraints.pydantic_spelling import dates, decimals, moments, naive
 from gen.errors import show
 
@@ -35,27 +46,12 @@ _HOST_AND_PATH = (
 _LONGEST_URL = 1024  # more than those have
 
 _BOUNDS = ("gt", "ge", "lt", "le")
-_NUMBERS = {
-    "gt": "exclusiveMinimum",
-    "ge": "minimum",
-    "lt": "exclusiveMaximum",
-    "le": "maximum",
-    "multiple_of": "multipleOf",
-}
-_LENGTHS = {
-    "min_length": ("minLength", "minItems", "minProperties"),
-    "max_length": ("maxLength", "maxItems", "maxProperties"),
-}
 _READ_OTHERWISE = {
     r"^(?:[^\\]|\\.)*?\[(?:[^\]\\]|\\.)*(?:\[|&&|--|~~)": "whose brackets its engine reads as sets within sets",
     r"^(?:[^\\]|\\.)*?\\(?:[<>]|b\{)": "in which its engine reads \\< and \\b{ as ends of words",
     r"^(?:[^\\]|\\.)*?\(\?[a-z]*x[a-z-]*[:)].*\[": "in whose brackets its engine reads no spaces",
 }
 """What pydantic's engine reads otherwise than Python's re, in patterns that both read."""
-_OF_TEXTS = frozenset(["date", "datetime", "time", "timedelta", "uuid", "decimal", "url", "multi-host-url"]).union(
-    ["model", "dataclass", "lax-or-strict"]  # the last one is that of paths, addresses and secrets
-)
-"""Core schemas of values that are no str, though they are read from texts."""
 _ASCII = r"^[\x00-\x7f]*$"
 _STRIPPED = r"^(\S|\S[\s\S]*\S)?$"
 _PLAINER = "take a plainer type, such as Annotated[str, Field(pattern=...)], and convert the value"
@@ -108,47 +104,6 @@ def core_schemas(node: Any, looks_into: Callable[[Any], bool] = lambda schema: T
             todo += here
 
 
-def _own_check(schema: Any) -> dict[str, Any]:
-    """What a function of pydantic's own asks of a value, where `Field` limits what it has no words for, such as unions
-    and values that a validator has read; {} for other functions."""
-    called = schema["function"]["function"]
-    own = isinstance(called, partial) and called.func.__module__ == "pydantic._internal._validators"
-    return called.keywords if own else {}
-
-
-def _under_functions(schema: Any) -> tuple[Any, bool]:
-    """The core schema under functions that read a value, and whether one of these is the user's."""
-    converted = False
-    while schema["type"] in ("function-before", "function-wrap", "function-after"):
-        called = schema["function"]["function"]
-        converted |= not str(getattr(getattr(called, "func", called), "__module__", "")).startswith("pydantic.")
-        schema = schema["schema"]
-    return schema, converted
-
-
-def _checked(schema: Any, made: Any) -> Any:
-    """The JSON schema of a value that a function looks at last."""
-    inner, converted = _under_functions(schema)
-    odd = inner["type"] in ("model", "dataclass", "bool") or made.get("format", "password") != "password"
-    odd |= (inner["type"], made.get("type")) == ("decimal", "string")
-    odd |= inner["type"] == "enum" and inner.get("sub_type") is None  # whose members are no str, int or float
-    for name, bound in _own_check(schema).items():
-        asked: dict[str, Any]
-        if name in _LENGTHS and not odd:
-            asked = dict.fromkeys(_LENGTHS[name], bound) | {"type": ["array", "object", "string"]}
-            if inner["type"] == "url" and name == "max_length":  # a slash may be added to it
-                asked = {"allOf": [{"maxLength": bound - 1}]}
-            texts = inner["type"] in ("lax-or-strict", "nullable", "union")
-            if name == "max_length" and texts and any(one["type"] == "bytes" for one in core_schemas(inner)):
-                asked["allOf"] = [{"pattern": _ASCII}]  # pydantic counts bytes, of secrets
-        elif name in _NUMBERS and not odd and _is_exact(bound):
-            asked = {"type": "number"} | ({_NUMBERS[name]: float(bound)} if isfinite(bound) else {})
-        else:
-            return {**made, **alone(f"{name} of what is not plainly of one type")}
-        made = _with_also(made, asked, converted)
-    return made
-
-
 def _is_exact(bound: Any) -> bool:
     """Whether a bound is the number that its text is, as a float, too."""
     if not isinstance(bound, int | float | Decimal):
@@ -156,14 +111,8 @@ def _is_exact(bound: Any) -> bool:
     return not isfinite(bound) or Fraction(float(bound)) == Fraction(str(bound))
 
 
-def _with_also(made: Any, asked: Any, converted: bool) -> Any:
-    """A JSON schema with what else is asked; of values of any type, if a function of the user's reads them before."""
-    kind, kinds = made.get("type"), asked.get("type", [])
-    kinds = ["integer", "number"] if kinds == "number" else [kinds] if isinstance(kinds, str) else kinds
-    if kinds and isinstance(kind, str) and kind not in kinds and not converted:
-        why = f"pydantic knows this limit for values of type {' or '.join(kinds)}, and here they are of type {kind}"
-        return {**made, REFUSED: f"{why}; write it where such values are, as in list[Annotated[int, Field(gt=0)]]"}
-    asked = {word: said for word, said in asked.items() if word != "type" or not (converted or "type" in made)}
+def _with_also(made: Any, asked: Any) -> Any:
+    """A JSON schema with what else is asked."""
     return {**made, "allOf": [*made.get("allOf", ()), asked]} if made.keys() & asked.keys() else {**made, **asked}
 
 
@@ -226,7 +175,7 @@ class PydanticSchemas(GenerateJsonSchema):
             _converted: ("function-before", "function-wrap"),
             self._of_hashable: ("set", "frozenset"),
             self._keyed: ("dict", "counter", "ordered-dict", "frozendict"),
-            _checked: ("function-after",),
+            self._checked: ("function-after",),
             _with_others: ("model-fields",),
             self._named: ("model-field", "dataclass-field", "typed-dict-field"),
         }
@@ -281,14 +230,8 @@ class PydanticSchemas(GenerateJsonSchema):
         """
         made = super().chain_schema(schema)
         first, *later = schema["steps"]
-        inner, converted = _under_functions(first)
-        inner = inner["schema"] if inner["type"] == "nullable" else inner
-        for step in [_under_functions(one)[0] for one in later]:
-            if step["type"] == "str":
-                made = _with_also(made, self.generate_inner(step), converted)
-                if inner["type"] in _OF_TEXTS and not converted:
-                    why = "pydantic knows patterns and the like of str alone, not of this type"
-                    made |= {REFUSED: f"{why}; {_PLAINER}"}
+        for step in filter(None, map(str_step, later)):
+            made = self._limited(first, made, "pattern", self.generate_inner(step))
         return made
 
     def update_with_validations(self, json_schema: Any, core_schema: Any, mapping: Any) -> None:
@@ -332,7 +275,16 @@ class PydanticSchemas(GenerateJsonSchema):
 
     def timedelta_schema(self, schema: Any) -> Any:
         """A duration; only pydantic can check its bounds."""
-        return self._moment(schema, {**super().timedelta_schema(schema), "pattern": _SHORT_NUMBERS}, *_BOUNDS)[0]
+        made = {**super().timedelta_schema(schema), "pattern": _SHORT_NUMBERS}
+        return self._moment(schema, made, *_BOUNDS, "multiple_of")[0]
+
+    def tuple_schema(self, schema: Any) -> Any:
+        """A tuple, whose own places hold beside the limits of its length."""
+        made = super().tuple_schema(schema)
+        unlimited: Any = {name: said for name, said in schema.items() if name not in LENGTHS}
+        places = super().tuple_schema(unlimited)
+        tightest = (("minItems", max), ("maxItems", min))
+        return made | {word: chosen(made[word], places[word]) for word, chosen in tightest if word in places}
 
     def url_schema(self, schema: Any) -> Any:
         """A URL of the web, of few characters, which all parsers read alike."""
@@ -357,7 +309,7 @@ class PydanticSchemas(GenerateJsonSchema):
             text["pattern"] = decimals(digits, places, bounds)
             return {**text, **alone("a multiple with counted digits")} if multiple is not None else text
         if multiple is None:
-            return number | {_NUMBERS[name]: _within(one, name) for name, one in bounds.items() if isfinite(one)}
+            return number | {NUMBERS[name]: _within(one, name) for name, one in bounds.items() if isfinite(one)}
         exact = Fraction(str(float(multiple))) == Fraction(str(multiple))
         return number if exact else {**number, **alone(f"a multiple of {multiple}")}
 
@@ -386,6 +338,32 @@ class PydanticSchemas(GenerateJsonSchema):
         asked = [{**one, "required": [*one.get("required", ()), name]} for one in made["oneOf"]]
         return {**made, "oneOf": asked}
 
+    def _checked(self, schema: Any, made: Any) -> Any:
+        """The JSON schema of a value that a function looks at last."""
+        inner = schema["schema"]
+        for name, bound in own_limits(schema).items():
+            asked: dict[str, Any] = {}
+            if name in LENGTHS:
+                read = {one["type"] for one in core_schemas(inner)} if name == "max_length" else set()
+                asked = {"allOf": [dict.fromkeys(LENGTHS[name], bound - ("url" in read))]}  # which a slash may end
+                if "bytes" in read:  # which pydantic counts, of secrets
+                    asked["pattern"] = _ASCII
+            elif name in NUMBERS and _is_exact(bound):
+                asked = {NUMBERS[name]: float(bound)} if isfinite(bound) else {}
+            elif name != "allow_inf_nan":
+                return {**made, **alone(f"{name} of what is not plainly of one type")}
+            made = self._limited(inner, made, name, asked, (name, bound) == ("min_length", 1))
+        return made
+
+    def _limited(self, schema: Any, made: Any, name: str, asked: Any, least: bool = False) -> Any:
+        """The JSON schema of values that are limited after they are read, without those that know no such limit."""
+        types = limited(kinds_of(schema, self._referred, self._config), name, least)
+        if isinstance(types, str):
+            why = f"pydantic knows {types} alone, and raises a TypeError for what else this type has"
+            where = "write it where such values are, as in list[Annotated[int, Field(gt=0)]]"
+            return {**made, REFUSED: f"{why}; {where}, or {_PLAINER}"}
+        return _with_also(made, {**asked, "type": types} if types else asked)
+
     def _of_hashable(self, schema: Any, made: Any) -> Any:
         """The JSON schema of a set, marked if its members may be unhashable; members of any type become scalars."""
         members = schema.get("items_schema", {"type": "any"})
@@ -412,8 +390,8 @@ class PydanticSchemas(GenerateJsonSchema):
 
     def _written_twice(self, schema: Any) -> bool:
         """Whether two strings, or a string and a number, may be read as one value."""
-        counted = any(schema.get(name) is not None for name in ("max_digits", "decimal_places"))
-        return counted or (schema["type"] == "str" and self._converts(schema))
+        cases = schema["type"] == "str" and changes(schema, self._config, "to_lower", "to_upper")
+        return cases or counts_digits(schema)
 
     def _keyed(self, schema: Any, made: Any) -> Any:
         """The JSON schema of a dict, with a schema of its keys if they are not just strings."""
@@ -421,15 +399,9 @@ class PydanticSchemas(GenerateJsonSchema):
         if keys and keys != {"type": "string"}:
             made["propertyNames"] = keys
         least = schema.get("min_length", 0)
-        if least > 1 and self._converts(schema.get("keys_schema", {"type": "any"})):
+        if least > 1 and converts(schema, self._config):
             made |= {REFUSED: f"at least {least} keys that may be read as one; take keys of type int or str"}
         return made
-
-    def _converts(self, keys: Any) -> bool:
-        """Whether pydantic may read two different keys as one."""
-        if keys["type"] == "str":
-            return any(keys.get(to) or getattr(self._config, f"str_{to}", False) for to in ("to_lower", "to_upper"))
-        return keys["type"] not in ("any", "int", "bool", "date", "literal", "enum")
 
     def _named_required_fields_schema(self, named_required_fields: Any) -> Any:
         """The fields. What two of them are read from is for both; objects have no further property from which pydantic
