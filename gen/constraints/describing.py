@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
+from itertools import zip_longest
 from typing import Any, Literal
 
 import numpy as np
@@ -75,12 +76,12 @@ def describe(output_type: Any, form: Form = "schema") -> str:
     writer = _Writer(schema)
     plain = kind != "json"  # the text itself, without quotes
     if form == "example":
-        examples = (_Writer(schema, tells=tells).example(schema, ()) for tells in (True, False))
-        shown, bare = (
-            one if plain and isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in examples
-        )
-        if plan.table is not None and (like := _like(bare, plan.table)) != bare:
-            shown = like
+        shown, bare = (_Writer(schema, tells=tells).example(schema, ()) for tells in (True, False))
+        text = bare if plain and isinstance(bare, str) else json.dumps(bare, ensure_ascii=False)
+        if plan.table is not None and (like := _like(text, plan.table)) != text:
+            found = like if plain and isinstance(bare, str) else json.loads(like)
+            shown = found if kind == "any text" else _told(found, bare, shown)
+        shown = shown if plain and isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
         length = _length(schema) if plain else ""
         return f"Answer {f'with a text{length}, ' if length else ''}as in this example:\n{shown}"
     shown = writer.said(schema, 0, ())
@@ -172,7 +173,7 @@ class _Writer:
         """A value of a schema, but for what descriptions say in the place of strings."""
         schema, name = (schema, "") if not isinstance(schema, dict) else (schema, schema.get("$ref", ""))
         if name:
-            return None if name in open_ else self.example(_also(self._resolved(schema), schema), [*open_, name])
+            return None if name in open_ else self.example(_as_told(self._resolved(schema), schema), [*open_, name])
         if not isinstance(schema, dict):
             return "..."
         written, schema = schema, self._joined(schema)
@@ -183,11 +184,16 @@ class _Writer:
         if branches := schema.get("anyOf") or schema.get("oneOf"):
             free = [one for one in branches if not _is_open(one, open_)]
             rest = {word: said for word, said in schema.items() if word not in ("anyOf", "oneOf")}
-            return self.example(_also(free[0], rest) if free else None, open_)
+            return self.example(_as_told(free[0], rest) if free else None, open_)
         kind = schema.get("type", "object" if "properties" in schema else None)
         match kind[0] if isinstance(kind, list) else kind:
             case "object":
                 parts = _properties(schema)
+                other = next(
+                    iter(schema.get("patternProperties", {}).values()), schema.get("additionalProperties", True)
+                )
+                more = range(1, schema.get("minProperties", 0) - len(parts) + 1)
+                parts |= {str(number): other for number in more}
                 parts = {name: part for name, part in parts.items() if part is not False and not _is_open(part, open_)}
                 return {name: self.example(part, open_) for name, part in parts.items()}
             case "array":
@@ -247,6 +253,12 @@ def _also(schema: Any, asked: Any) -> Any:
     return made
 
 
+def _as_told(schema: Any, asked: Any) -> Any:
+    """The same with the description that stands beside a reference, or beside alternatives."""
+    told = {"description": asked["description"]} if isinstance(schema, dict) and "description" in asked else {}
+    return _also(schema, asked) | told if told else _also(schema, asked)
+
+
 def _with_plain_bounds(schema: Any) -> Any:
     """A schema whose bounds are numbers: `exclusiveMinimum: true` is draft 4's form."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
@@ -288,14 +300,25 @@ def _like(example: str, made: Callable[[], Table]) -> str:
     if table.accepts(text):
         return example
     distance = np.append(FAR, distances(table.edges, table.final[1:]))
-    state, found = 1, b""
+    state, found, at = 1, b"", 0
     while True:
-        ways, left = distance.take(table.next[state].take(table.classes)), text[len(found) :]
-        if not distance[state] and not (left and (ways < FAR).any()):
+        ways, wanted = distance.take(table.next[state].take(table.classes)), (text[at:] or b".")[0]
+        same = at < len(text) and ways[wanted] < FAR
+        if not (same or distance[state] or (at < len(text) and (ways < FAR).any())):
             return found.decode()
         nearer = np.flatnonzero(ways < (distance[state] or FAR))
-        byte = int(nearer[np.abs(nearer - (left or b".")[0]).argmin()])
+        byte = wanted if same else int(nearer[np.abs(nearer - wanted).argmin()])
+        at += same or not distance[state] or wanted not in b'{}[]",'  # these wait for a place where they may stand
         state, found = int(table.next[state, table.classes[byte]]), found + bytes([byte])
+
+
+def _told(found: Any, bare: Any, told: Any) -> Any:
+    """The value of an example that was found to be like a bare one, with the descriptions that another one has."""
+    if isinstance(found, dict) and isinstance(bare, dict):
+        return {name: _told(one, bare.get(name), told.get(name)) for name, one in found.items()}
+    if isinstance(found, list) and isinstance(bare, list):
+        return [_told(*three) for three in zip_longest(found, bare[: len(found)], told[: len(found)])]
+    return told if isinstance(found, str) and isinstance(told, str) and told != bare else found
 
 
 def _length(schema: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter
+from typing_extensions import TypeAliasType
 
 import gen
 from benchmarks.constraints.random_types import random_schema
@@ -190,6 +191,36 @@ def test_an_example_is_a_value_of_the_type(output_type: Any) -> None:
     assert TypeAdapter(output_type).validate_json(text) is not None
     if output_type is Order:
         assert "who orders" in example and "Öl" in example
+
+
+Name = TypeAliasType("Name", str)
+
+
+class Told(BaseModel):
+    code: Annotated[str, Field(pattern="^[A-Z]{3}$", description="the code")]
+    kinds: set[Literal["a", "b", "c"]] = Field(min_length=2)
+    counts: dict[str, int] = Field(min_length=2)
+    words: list[Annotated[str, Field(description="a word")]] = Field(min_length=2)
+    names: list[Name] = []
+    note: str = Field("x", description="why")
+    place: str | None = Field(None, description="where")
+    by: Name = Field("x", description="who writes")
+
+
+def test_descriptions_stay_where_an_example_is_changed_for_its_type() -> None:
+    """The set's first example has one member twice, and the type refuses it."""
+    example = gen.describe(Told, form="example").split("\n", 1)[1]
+    assert json.loads(example) == {
+        "code": "the code",
+        "kinds": ["a", "b"],
+        "counts": {"1": 1, "2": 1},
+        "words": ["a word", "a word"],
+        "names": ["..."],
+        "note": "why",
+        "place": "where",
+        "by": "who writes",
+    }
+    assert Told(**json.loads(example) | {"code": "ABC"})
 
 
 def test_an_example_of_a_random_schema_meets_it() -> None:
