@@ -23,6 +23,15 @@ def even(number: int) -> int:
     return number
 
 
+class Basket(BaseModel):
+    numbers: list[int]
+
+    @pydantic.field_validator("numbers")
+    @classmethod
+    def are_few(cls, numbers: list[int]) -> list[int]:
+        return few(numbers)
+
+
 T = TypeVar("T")
 Even = Annotated[int, AfterValidator(even)]
 
@@ -295,6 +304,27 @@ def test_an_item_that_its_type_refuses_is_told_where_it_comes(text: str, kind: A
         next(found)
     assert text.startswith(caught.value.text)
     assert len(caught.value.errors) == 1
+
+
+def few(numbers: list[int]) -> list[int]:
+    if len(numbers) > 2:
+        raise ValueError("too many numbers")
+    return sorted(numbers)
+
+
+Few = Annotated[list[int], AfterValidator(few)]
+
+
+@pytest.mark.parametrize(("kind", "of", "form"), [(Few, None, "{}"), (Basket, "numbers", '{{"numbers": {}}}')])
+def test_what_checks_a_whole_list_does_so_after_its_last_item(kind: Any, of: str | None, form: str) -> None:
+    stream = gen.stream(ScriptedModel(form.format("[3, 2]")), "x", kind, sampler=greedy())
+    assert list(stream.items(of)) == [3, 2]
+    whole = stream.completion().value
+    assert (whole if of is None else whole.numbers) == [2, 3]
+    found = gen.stream(ScriptedModel(form.format("[3, 2, 1]")), "x", kind, sampler=greedy()).items(of)
+    assert [next(found), next(found), next(found)] == [3, 2, 1]
+    with pytest.raises(gen.ValueRefusedError, match="too many numbers"):
+        next(found)
 
 
 def test_a_reader_may_go_on_and_a_stream_that_is_closed_gives_no_more() -> None:

@@ -153,11 +153,14 @@ class Stream(Iterator[str]):
     def items(self, of: str | None = None) -> Growing:
         """The items of `list[T]` or `gen.repeat`, each as soon as no more text can change it, as a value of its type.
 
+        They are read as T. What validates the whole list runs at the end: it may still refuse them, and what it changes
+        is in the completion's value alone.
+
         Args:
             of: the field of an object whose items are given instead, as "lines" for lines: list[Line].
         Raises:
             ArgumentError: the output type has no such items.
-            ValueRefusedError: its type refuses an item, at that item.
+            ValueRefusedError: its type refuses an item, at that item; or the whole value, after its last item.
             GenError, IncompleteError: as for `values`.
         """
         found = self._grow(lambda: items_of(self._constraint, of))
