@@ -56,6 +56,10 @@ class Nfa:
             raise TooLarge(f"more than {self._max_states} states before determinising")
         return first
 
+    def check(self, count: int) -> None:
+        """Raise TooLarge if there is no room for this many more states."""
+        self.states = self.new(count)
+
     def state(self) -> int:
         """A new state. Raises TooLarge at the bound."""
         return self.new(1)

@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
@@ -12,12 +13,16 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator, Draft202012Validator
 
+import gen
 from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.output_types import Whitespace
 from gen.constraints.schema import schema_table, string_table
+from gen.constraints.schema.writing.automaton import AutomatonWriter
+from gen.constraints.schema.writing.grammar import GrammarWriter
 from tests.constraints.schema.random_schemas import random_schema, random_value
 from tests.constraints.walks import random_texts
+from tests.helpers import ScriptedModel
 
 SEPARATORS = {"line": (", ", ": ", None), "compact": (",", ":", None), "indent": (",", ": ", 2)}
 
@@ -413,6 +418,27 @@ def test_many_different_items_come_in_the_order_of_the_schema() -> None:
     assert accepts(schema, [0, 3, 19]) and not accepts(schema, [3, 0]) and not accepts(schema, [3, 3])
     with pytest.raises(Unsupported, match="uniqueItems at #, of items that are not few"):
         accepts({"type": "array", "uniqueItems": True, "items": {"type": "string"}}, [])
+
+
+@pytest.mark.parametrize(
+    "items", [{"type": "string", "pattern": "^[0-9]{0,2}$"}, {"enum": [*range(200)]}], ids=["texts", "options"]
+)
+def test_arrays_of_too_many_different_items_are_refused_before_they_are_written(
+    items: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The states of the first items are counted for all that may follow."""
+    written = Counter[str]()
+    for writer in (AutomatonWriter, GrammarWriter):
+        listed = writer.listed
+
+        def counted(*args: Any, listed: Any = listed) -> Any:
+            written["values"] += 1
+            return listed(*args)
+
+        monkeypatch.setattr(writer, "listed", counted)
+    with pytest.raises(gen.ConstraintError, match=r"more than 600000 states .* more than 300000 states of a grammar"):
+        gen.compile(ScriptedModel("x"), gen.json_schema({"type": "array", "uniqueItems": True, "items": items}))
+    assert written["values"] < 1000
 
 
 @pytest.mark.parametrize(

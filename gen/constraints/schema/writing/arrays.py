@@ -149,15 +149,26 @@ def _write_unique(writer: "Writer", part: Part, state: int, place: "Place") -> i
         nfa.join(writer.text(start, "]"), end)
     # the state after each set of values, by the set's bits; if ordered, by the number of its last value
     here = {0: start}
+    states = list[int]()  # that each value takes
     for count in range(most):
+        if count == 1:  # all further ones are counted before they are written
+            nfa.check(
+                sum(
+                    takes * (max(number - place + 1, 0) if ordered else comb(len(values) - 1, place))
+                    for number, takes in enumerate(states)
+                    for place in range(1, most)
+                )
+            )
         after: dict[int, int] = {}
         for came, one in here.items():
             before = writer.text(one, between if count else opened)
             for number, value in enumerate(values):
                 if (number < came) if ordered else (came >> number & 1):
                     continue
-                key = number + 1 if ordered else came | 1 << number
+                key, so_far = number + 1 if ordered else came | 1 << number, nfa.states
                 nfa.join(writer.listed([value], before, inside), after.setdefault(key, nfa.state()))
+                if not count:
+                    states.append(nfa.states - so_far)
         here = after
         if count + 1 >= part.min_items:
             for one in here.values():

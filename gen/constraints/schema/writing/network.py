@@ -41,11 +41,15 @@ class Network:
 
     def state(self) -> int:
         """A new state. Raises TooLarge at the bound."""
+        self.check(1)
         self.states += 1
-        if self.states > _MOST_STATES:
-            raise TooLarge(f"more than {_MOST_STATES} states of a grammar")
         self._budget.spend(_WORK, "writing the grammar")
         return self.states - 1
+
+    def check(self, count: int) -> None:
+        """Raise TooLarge if there is no room for this many more states."""
+        if self.states + count > _MOST_STATES:
+            raise TooLarge(f"more than {_MOST_STATES} states of a grammar")
 
     def join(self, source: int, target: int) -> None:
         """Let a state lead to another without reading."""

@@ -157,11 +157,15 @@ class Place(NamedTuple):
 class States(Protocol):
     """States that lead to others; see `gen.constraints.automata.nfa.Nfa`."""
 
+    states: int
+
     def state(self) -> int: ...
 
     def join(self, source: int, target: int) -> None: ...
 
     def after(self, state: int) -> int: ...
+
+    def check(self, count: int) -> None: ...
 
 
 LEVELS, WORK = 100, 50  # how deep schemas nest, and what a place of one costs
