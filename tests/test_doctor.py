@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 
 import gen
-from gen import cli, doctor
+from gen import doctor
 from gen.devices import Placement
 from gen.doctor import diagnose, examine
 from gen.models.transformers.model import TransformersModel
+from tests.cli.test_commands import Capture, run
 from tests.helpers import ScriptedModel, byte_tokenizer, encoder_tokenizer, stored, tiny_encoder, tiny_model
 from tests.models.exported.programs import Everything, exported, program_of
 from tests.virtual_gpus.whole_programs.test_transformers import split
 from virtual_gpus import virtual_gpus
 
-Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("short_examinations")
 
 
@@ -28,12 +28,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def on_gpu_1(shape: str = "llama") -> TransformersModel:
     return gen.from_transformers(tiny_model(shape).to("cuda:1"), byte_tokenizer())
-
-
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(list(arguments))
-    return int(exit_.value.code or 0)
 
 
 @pytest.mark.usefixtures("soon_worth_it")

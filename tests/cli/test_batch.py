@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,15 @@ import pytest
 from typer.main import get_command
 
 import gen
-from gen import cli
 from gen.cli.commands import app
+from tests.cli import test_commands
+from tests.cli.test_commands import Capture
 from tests.offline.helpers import WorkerHere, read_parts, write_rows
 
-Capture = pytest.CaptureFixture[str]
 ROWS: list[dict[str, Any]] = [{"prompt": "One morning"}, {"prompt": "One evening"}, {"prompt": "One night"}]
 
 
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["batch", *map(str, arguments)])
-    return int(exit_.value.code or 0)
+run = partial(test_commands.run, "batch")
 
 
 @pytest.fixture(autouse=True)

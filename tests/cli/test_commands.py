@@ -23,9 +23,9 @@ Capture = pytest.CaptureFixture[str]
 real_load = gen.load
 
 
-def run(*arguments: str) -> int:
+def run(*arguments: object) -> int:
     with pytest.raises(SystemExit) as exit_:
-        cli.main(list(arguments))
+        cli.main([*map(str, arguments)])
     return int(exit_.value.code or 0)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import gen
-from gen.cli import main
+from tests.cli.test_commands import run
 from tests.offline.helpers import WorkerHere, write_rows
 
 SAMPLERS = gen.samplers
@@ -74,14 +74,6 @@ def test_a_plot_is_drawn(demo: Any, tmp_path: Path) -> None:
 def test_what_is_not_compared(demo: Any) -> None:
     with pytest.raises(gen.ArgumentError, match="takes receipts"):
         gen.diff(["x"], demo)  # type: ignore[list-item]
-
-
-def run(*arguments: str) -> int:
-    try:
-        main([*arguments])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 def test_the_command_line(

@@ -97,11 +97,7 @@ def test_large_requests_share_one_thread(engine: gen.Engine, monkeypatch: pytest
 def test_time_and_leaving_count_while_a_type_is_compiled(
     stream: bool, engine: gen.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def endless(self: object, output_type: object) -> None:
-        if output_type is not None:
-            await asyncio.Event().wait()
-
-    monkeypatch.setattr("gen.server.compiling.Compiling.ready", endless)
+    monkeypatch.setattr("gen.server.compiling.Compiling.ready", ready_unless_typed)
     fields = {"prompt": "a", "stream": stream, "structured_outputs": {"regex": "a+"}}
     assert Client(gen.server.app(engine, request_timeout=0.001)).post(TEXT, fields).status == 504
     app = gen.server.app(engine)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import gen
-from gen import cli
 from gen.doctor import diagnose, examine
 from gen.models.exllama.exllamav2_model import CACHES, Exllamav2Model
+from tests.cli.test_commands import run
 from tests.helpers import needs_float16_products_that_agree
 from tests.models.exllama import checks
 from tests.models.exllama.checkpoints import LONGROPE, change, save
@@ -286,9 +286,7 @@ def test_the_doctor_finds_nothing_or_names_what_is_misplaced(llama: Path) -> Non
 
 @pytest.mark.parametrize("exllama", ["2", "3"])
 def test_the_doctors_command_takes_both(exllama: str, llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        cli.main(["doctor", str(llama), "--exllama", exllama, "--device", "cuda:1", "--devices", "0"])
-    assert not end.value.code
+    assert run("doctor", llama, "--exllama", exllama, "--device", "cuda:1", "--devices", "0") == 0
     out = capsys.readouterr().out
     assert "placement   cuda:1 (float16)" in out
     assert out.endswith("no problems\n")
