@@ -3,7 +3,7 @@
 "verdicts": one token, one setting or one weight of 48 random receipts of the demo model is changed, in float32, and
 each text is made anew: a verdict is wrong if it is "equal" and the new text is another one, or "different" and it is
 the same. Near ties are counted apart. "unchanged": texts in bfloat16 are verified in other batches than they were made
-in; none may be "different".
+in; none may be "different". Both read texts in blocks of a few tokens, as with large vocabularies, or of many.
 """
 
 from argparse import Namespace
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -20,6 +21,7 @@ from benchmarks.cases import random_sampler
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.runner import run_all
+from gen.receipts import blocks
 from gen.receipts.reading import read_receipt
 
 TYPES = (
@@ -93,6 +95,11 @@ def anew(model: Any, receipts: Sequence[gen.Receipt]) -> list[Any]:
     return found
 
 
+def verified(model: Any, receipts: Sequence[gen.Receipt], random: Random) -> list[gen.Verification]:
+    with patch.object(blocks, "_BLOCK", random.choice([1, 5, 256])):
+        return gen.verify(model, receipts)
+
+
 def verdicts(random: Random) -> tuple[Counter[str], list[str]]:
     """What is said of receipts, by what was changed."""
     counts, wrong = Counter[str](), list[str]()
@@ -106,7 +113,8 @@ def verdicts(random: Random) -> tuple[Counter[str], list[str]]:
             flat = random.choice(weights).view(-1)
             flat[random.randrange(len(flat))] += random.choice([1e-4, 1e-2, 1.0, 30.0]) * random.choice([-1, 1])
     recorded = [(list(one.token_ids), one.finish_reason, one.stop_reason, one.text) for one in given]
-    for receipt, old, new, found in zip(given, recorded, anew(model, given), gen.verify(model, given), strict=True):
+    told = verified(model, given, random)
+    for receipt, old, new, found in zip(given, recorded, anew(model, given), told, strict=True):
         truth = "the same" if old == new else "another"
         counts[f"{what}, {truth} text, {found.kind}"] += 1
         if found.kind == ("equal" if truth == "another" else "different"):
@@ -120,7 +128,7 @@ def unchanged(model: Any, random: Random) -> tuple[Counter[str], list[str]]:
     while len(receipts) < RECEIPTS:
         receipts += random_receipts(model, random, random.choice([1, 3, 8, 16]))
     random.shuffle(receipts)
-    found = gen.verify(model, receipts)
+    found = verified(model, receipts, random)
     counts = Counter(one.kind for one in found) + Counter(tokens=sum(one.tokens for one in found))
     return counts, [str(one) for one in found if one.kind == "different"]
 

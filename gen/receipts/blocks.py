@@ -102,7 +102,8 @@ class Reading:
             prompts = [check.request.prompt_ids for check in self._checks]
             inputs = [check.request.inputs for check in self._checks] if self._illustrated else []
             return self.rows.prefill(slice(0, len(prompts)), prompts, inputs=inputs)[:going].unsqueeze(1)
-        newest = self._tokens.gather(1, self._begins + at - 1)
+        last = self._tokens.shape[1] - 1  # texts that have ended go on beside others
+        newest = self._tokens.gather(1, (self._begins + at - 1).clamp(max=last))
         return self.rows.step(newest, self.rows.length)[:going].unsqueeze(1)
 
     def _block(self, at: int, width: int, going: int) -> None:
@@ -161,6 +162,7 @@ class Reading:
         """Let a stage follow the recorded tokens, so that it has a state before each place."""
         going, width = feed.shape
         here = slice(0, going)
+        stage.prepare(here)  # on a CPU the last token of the block before is still to be followed
         real = torch.full_like(feed[:, :1], width - 1)
         padded = torch.nn.functional.pad(feed, (0, self._most - width))
         stage.draft(here, padded, real, torch.full_like(real, at), walks=True)

@@ -74,7 +74,7 @@ def recorded(receipt: gen.Receipt) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_unchanged_texts_are_equal(demo: Any, case: str) -> None:
+def test_unchanged_texts_are_equal(demo: Any, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     output_type, settings = CASES[case]
     receipts = receipts_of(demo, output_type, **settings)
     found = gen.verify(demo, receipts)
@@ -83,6 +83,8 @@ def test_unchanged_texts_are_equal(demo: Any, case: str) -> None:
     assert all(one.at is None and one.ties == 0 for one in found)
     assert all(one.tokens >= len(receipt.token_ids) for one, receipt in zip(found, receipts, strict=True))
     assert gen.verify(demo, receipts[0]).kind == "equal"
+    monkeypatch.setattr("gen.receipts.blocks._BLOCK", 4)  # as where the vocabulary is large
+    assert [one.kind for one in gen.verify(demo, receipts)] == ["equal"] * len(receipts)
 
 
 def test_verdicts_are_those_of_making_the_text_anew(demo: Any) -> None:
@@ -175,8 +177,9 @@ def test_how_a_text_ends_counts(demo: Any) -> None:
 @pytest.mark.parametrize("architecture", ["qwen3_next", "llama"])
 def test_rows_that_read_token_by_token_and_others(architecture: str) -> None:
     model = gen.from_transformers(tiny_model(architecture), byte_tokenizer())
-    prompts = ["Once upon", "x", "Once upon a time"]
-    made: Any = gen.generate(model, prompts, seed=[1, 2, 3], max_new_tokens=[9, 20, 14], details=True)
+    prompts = ["Once upon", "x", "Once upon a time, and then"]
+    types = [gen.regex("[a-z]{9}"), None, None]
+    made: Any = gen.generate(model, prompts, types, seed=[1, 2, 3], max_new_tokens=[9, 20, 4], details=True)
     receipts = [one.receipt for one in made]
     assert [one.kind for one in gen.verify(model, receipts)] == ["equal"] * 3
     wrong = replace(receipts[1], token_ids=[*receipts[1].token_ids[:7], 7, *receipts[1].token_ids[8:]])
