@@ -135,10 +135,14 @@ def load(
     quantization = {} if quantization_config is None else {"quantization_config": quantization_config}
     try:
         vision = type(AutoConfig.from_pretrained(base.name, **options)) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-        texts = adapter.tokenizer if adapter else base
+        texts = adapter.texts(vision) if adapter else base
         tokenizer = (AutoProcessor if vision else AutoTokenizer).from_pretrained(
             texts.name, trust_remote_code=trust_remote_code, **texts.options, **({} if vision else MISTRAL)
         )
+        if vision and adapter and texts != (own := adapter.texts(False)):  # it has a tokenizer and no processor
+            tokenizer.tokenizer = AutoTokenizer.from_pretrained(
+                own.name, trust_remote_code=trust_remote_code, **own.options, **MISTRAL
+            )
         model, report = (AutoModelForImageTextToText if vision else AutoModelForCausalLM).from_pretrained(
             base.name,
             dtype=weights_dtype,

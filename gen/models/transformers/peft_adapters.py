@@ -8,7 +8,7 @@ from gen.errors import ModelError, show_path
 from gen.models.checkpoints import ADAPTER, Source, check_safetensors, find_source, has_weights, read_json
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 _WEIGHTS = "adapter_model.safetensors", "adapter_model.bin"
 
@@ -25,17 +25,21 @@ class Adapter:
     source: Source
     base: Source
 
-    @property
-    def tokenizer(self) -> Source:
-        """The adapter's own tokenizer if it has one, since training may have added tokens; else the base model's."""
-        return self.source if self.source.find("tokenizer_config.json") else self.base
+    def texts(self, images: bool) -> Source:
+        """Where the tokenizer is, or the processor of a model that reads images: the adapter's own if it has one, since
+        training may have added tokens; else the base model's."""
+        files = ("processor_config.json", "preprocessor_config.json") if images else ("tokenizer_config.json",)
+        return self.source if any(map(self.source.find, files)) else self.base
 
-    def put_on(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> "PreTrainedModel":
+    def put_on(
+        self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | ProcessorMixin"
+    ) -> "PreTrainedModel":
         """The base model with the adapter, as peft.AutoPeftModelForCausalLM makes it."""
         from peft import PeftModel
 
-        if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
-            model.resize_token_embeddings(len(tokenizer))
+        words = tokenizer if hasattr(tokenizer, "get_vocab") else tokenizer.tokenizer  # a processor's
+        if len(words) > model.get_input_embeddings().weight.shape[0]:
+            model.resize_token_embeddings(len(words))
         options = self.source.options
         # torch_device: where peft reads the file to; its own choice is the first CUDA device
         adapted: PreTrainedModel = PeftModel.from_pretrained(model, self.source.name, torch_device="cpu", **options)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import peft
 import pytest
 import torch
 from PIL import Image
@@ -258,6 +259,25 @@ def test_load_knows_a_vision_language_checkpoint_by_its_config(tmp_path: Path, m
     monkeypatch.setattr(AutoProcessor, "from_pretrained", lambda *_, **__: processor.tokenizer)
     with pytest.raises(gen.ModelError, match=r"reads images, which .* cannot prepare; give the model's processor"):
         gen.load(tmp_path, device="cpu")
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft reads what is going
+@pytest.mark.parametrize("own", ["nothing", "tokenizer", "processor"])
+def test_an_adapter_of_a_vision_language_model_is_loaded_with_its_processor(tmp_path: Path, own: str) -> None:
+    model, processor = tiny_vision_model("llava"), tiny_processor("llava")
+    for part in (model, processor):
+        part.save_pretrained(tmp_path / "base")
+    model.name_or_path = str(tmp_path / "base")
+    adapted: Any = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    adapted.save_pretrained(str(tmp_path / "adapter"))
+    expected = texts(gen.from_transformers(adapted.merge_and_unload().eval(), processor), "llava")
+    processor.tokenizer.add_tokens(["<new>"])
+    if own != "nothing":
+        (processor.tokenizer if own == "tokenizer" else processor).save_pretrained(tmp_path / "adapter")
+    loaded = gen.load(tmp_path / "adapter", device="cpu")
+    assert isinstance(loaded, VisionModel)
+    assert loaded.tokenizer.encode_plain("<new>") == ([260] if own != "nothing" else [*b"<new>"])
+    assert texts(loaded, "llava") == expected != texts(gen.load(tmp_path / "base", device="cpu"), "llava")
 
 
 def test_a_processor_that_does_not_fit_is_refused() -> None:
