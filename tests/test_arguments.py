@@ -7,11 +7,12 @@ from typing import Any, cast
 import numpy
 import pytest
 import torch
+from transformers import RepetitionPenaltyLogitsProcessor
 
 import gen
 from gen.arguments import as_lists, check_flag, check_text, read_token_ids, read_whole
 from gen.errors import ArgumentError, show
-from gen.samplers import greedy, multinomial
+from gen.samplers import beam_search, greedy, multinomial
 from gen.tokens.tokenizers import Tokenizer
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer
 from tests.test_api import say
@@ -230,6 +231,8 @@ def test_a_chat_template_cannot_bring_a_lone_surrogate_to_the_tokenizer() -> Non
         gen.generate(model, [MESSAGE])
 
 
+MAKERS: list[Any] = [greedy, multinomial, beam_search]
+NO_PROCESSORS = ["text", 3, [3], lambda *given: given[2], [lambda one: one], [RepetitionPenaltyLogitsProcessor]]
 # of gen.generate(model, "x") with these arguments
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model": "demo"}, r"model must be a loaded model, as from gen.load\('demo'\), got 'demo'$"),
@@ -269,6 +272,31 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"prompt": ["x", "y"], "sampler": [greedy()]}, "sampler must be .* one for each of 2 prompts, got 1"),
     ({"prompt": ["x"], "sampler": []}, "sampler must be one sampler or one for each of 1 prompts, got 0"),
     ({"prompt": ["x"], "sampler": ["greedy"]}, "sampler must be a sampler"),
+    *(
+        ({"sampler": make(logit_bias={900: 1.0})}, "logit_bias has the token id 900; the vocabulary is 0 to 258")
+        for make in MAKERS
+    ),
+    *(({"sampler": make(bad_words=[[900]])}, "bad_words has the token id 900") for make in MAKERS),
+    *(({"logits_processors": one}, "logits_processors must be a list of functions") for one in NO_PROCESSORS),
+    *(({"skip_special_tokens": one}, "skip_special_tokens") for one in ("[X]", None, 1, ["x"], [3])),
+    *(({"speculate": one}, 'speculate must be "auto", False or a gen\\.Speculation') for one in (True, "on", 3, None)),
+    *(({"max_time": one}, "max_time must be a number above 0") for one in (0, -1.0, "1", float("nan"))),
+    ({"max_time": 1, "sampler": beam_search(2)}, "max_time is for texts that grow token by token"),
+    ({"draft": 3.5}, "draft must be a token id or a list of token ids"),
+    ({"draft": [1, 10**6]}, "draft has the token id 1000000"),
+    ({"draft": ["a", "b"]}, "draft has the token id 'a'"),
+    *(({"prompt": ["x"] * 2, "draft": one}, "one draft or None for each of 2 prompts") for one in ("x", ["x"], [5, 6])),
+    ({"top_logprobs": 2}, "top_logprobs are told with details=True"),
+    ({"top_logprobs": -1, "details": True}, "top_logprobs must be a whole number at least 0 and at most 259, got -1"),
+    ({"top_logprobs": 260, "details": True}, "at most 259, got 260"),
+    ({"top_logprobs": True, "details": True}, "got True"),
+    (
+        {"top_logprobs": 2, "details": True, "sampler": beam_search(2)},
+        "a beam search chooses among whole texts; leave them out, or take gen.samplers.greedy or multi",
+    ),
+    ({"prompt_logprobs": 1}, "details=True"),
+    *(({"prompt_logprobs": one, "details": True}, "prompt_logprobs must be") for one in (-1, 10**6)),
+    ({"prompt_logprobs": 1, "details": True, "max_new_tokens": 0}, r"gen.score\(model, prompt\)"),
 ]
 
 
@@ -279,23 +307,6 @@ def test_what_a_call_cannot_use_is_refused_before_the_model_runs(arguments: dict
         generate(**{"model": model, "prompt": "x"} | arguments)
     assert len(str(caught.value)) < 300
     assert model.steps == 0
-
-
-SETTINGS: list[tuple[dict[str, Any], str]] = [
-    ({"bad_words": [1]}, "bad_words takes a list of texts or of lists of token ids, got 1 as bad word 0"),
-    ({"bad_words": ["a", ["b"]]}, r"got \['b'\] as bad word 1"),
-    ({"bad_words": [torch.tensor([1.5])]}, r"got Tensor \(1,\) float32 as bad word 0"),
-    ({"logit_bias": [1, 2]}, r"logit_bias must be a dict of token ids and biases, .* got \[1, 2\]"),
-    ({"logit_bias": {"a": 1.0}}, "a token id of logit_bias must be a whole number at least 0, got 'a'"),
-]
-
-
-@pytest.mark.parametrize(("settings", "message"), SETTINGS, ids=show)
-def test_settings_of_the_wrong_kind_are_refused_when_a_sampler_is_made(settings: dict[str, Any], message: str) -> None:
-    for sampler in (greedy, multinomial, gen.samplers.beam_search):
-        with pytest.raises(ArgumentError, match=message) as caught:
-            sampler(**settings)
-        assert len(str(caught.value)) < 300
 
 
 def test_a_minimum_beyond_every_text_bans_eos_to_the_end() -> None:

@@ -18,9 +18,9 @@ from transformers import (
 
 import gen
 from gen.requests.request import Request
-from gen.samplers import beam_search, greedy, multinomial
+from gen.samplers import greedy, multinomial
 from gen.stages.penalties import PenaltyStage
-from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
+from tests.helpers import byte_tokenizer, tiny_model
 
 PROMPTS = ["a rose is a rose is a rose", "x", "to be or not to be"]
 BIAS = {101: 4.0, 32: -6.0, 7: 2.5}
@@ -225,18 +225,3 @@ def test_the_smallest_and_largest_penalties_leave_logits_numbers() -> None:
 def test_a_sampler_with_processors_cannot_be_called_without_the_tokens_so_far() -> None:
     with pytest.raises(gen.ArgumentError, match="need the tokens so far, which gen's own loop has"):
         greedy(repetition_penalty=1.2)(torch.zeros(1, 4), torch.zeros(1))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"logit_bias": {900: 1.0}}, "logit_bias has the token id 900; the vocabulary is 0 to 258"),
-        ({"bad_words": [[900]]}, "bad_words has the token id 900"),
-    ],
-)
-def test_unusable_settings_are_refused_before_the_model_runs(settings: dict[str, Any], message: str) -> None:
-    model = ScriptedModel("hello")
-    for sampler in (greedy, multinomial, beam_search):
-        with pytest.raises(gen.ArgumentError, match=message):
-            gen.generate(model, "x", sampler=sampler(**settings))
-    assert model.steps == 0

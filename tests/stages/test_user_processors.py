@@ -315,21 +315,3 @@ def test_what_is_no_logits_is_refused_and_says_what_came(made: Any, message: str
     for prompts in ("x", ["x", "y"]):
         with pytest.raises(gen.ArgumentError, match=message):
             gen.generate(ScriptedModel("hello"), prompts, logits_processors=[lambda ids, lengths, logits: made(logits)])
-
-
-def test_a_processors_own_error_reaches_the_caller() -> None:
-    def fails(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-        raise ZeroDivisionError("of the processor")
-
-    with pytest.raises(ZeroDivisionError, match="of the processor"):
-        gen.generate(ScriptedModel("hello"), ["x", "y"], logits_processors=[fails])
-
-
-@pytest.mark.parametrize(
-    "given", ["text", 3, [3], lambda *given: given[2], [lambda one: one], [RepetitionPenaltyLogitsProcessor]]
-)
-def test_what_is_no_list_of_functions_is_refused_before_the_model_runs(given: Any) -> None:
-    model = ScriptedModel("hello")
-    with pytest.raises(gen.ArgumentError, match="logits_processors must be a list of functions"):
-        gen.generate(model, "x", logits_processors=given)
-    assert model.steps == 0

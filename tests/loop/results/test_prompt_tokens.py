@@ -88,17 +88,3 @@ def test_rows_that_give_no_logits_in_between_read_the_prompt_once_more(shape: st
     for prompt, one in zip(prompts, made, strict=True):
         check(model, prompt, one.prompt_logprobs or [], 2)
     assert [one.token_ids for one in made] == [one.token_ids for one in gen.generate(model, prompts, **arguments)]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"details": False}, "details=True"),
-        ({"prompt_logprobs": -1}, "prompt_logprobs must be"),
-        ({"prompt_logprobs": 10**6}, "prompt_logprobs must be"),
-        ({"max_new_tokens": 0}, r"gen.score\(model, prompt\)"),
-    ],
-)
-def test_where_it_is_not_to_be_had_is_said(model: Any, arguments: Any, message: str) -> None:
-    with pytest.raises(gen.ArgumentError, match=message):
-        gen.generate(model, "abc", **({"prompt_logprobs": 1, "details": True} | arguments))

@@ -123,9 +123,3 @@ def test_a_stop_string_is_found_once_where_its_token_stays() -> None:
     model = scripted("a[X]b[X][X]c")
     for kept, text in ((True, "abc"), (False, "a[X]b[X][X]c")):
         assert gen.generate(model, "x", skip_special_tokens=kept, stop="[X][X][X]") == text
-
-
-@pytest.mark.parametrize("wrong", ["[X]", None, 1, ["x"], [3]])
-def test_what_names_no_special_tokens_is_refused(wrong: Any) -> None:
-    with pytest.raises(gen.ArgumentError, match="skip_special_tokens"):
-        gen.generate(scripted("a"), "x", skip_special_tokens=wrong)

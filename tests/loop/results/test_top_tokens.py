@@ -12,7 +12,7 @@ from torch import Tensor
 import gen
 from gen.loop.options import Options
 from gen.loop.runner import run_all
-from gen.samplers import Sampler, beam_search, greedy, multinomial
+from gen.samplers import Sampler, greedy, multinomial
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 from tests.helpers.waits import waits
 from tests.loop.calls import new_jobs
@@ -176,29 +176,6 @@ def test_on_a_gpu_the_host_does_not_wait_for_them(llama: Any) -> None:
         for told, wanted in zip(one.top_logprobs, other.top_logprobs, strict=True):
             assert told.token_ids == wanted.token_ids
             assert told.logprobs == pytest.approx(wanted.logprobs, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"top_logprobs": 2}, "top_logprobs are told with details=True"),
-        (
-            {"top_logprobs": -1, "details": True},
-            "top_logprobs must be a whole number at least 0 and at most 259, got -1",
-        ),
-        ({"top_logprobs": 260, "details": True}, "at most 259, got 260"),
-        ({"top_logprobs": True, "details": True}, "got True"),
-        (
-            {"top_logprobs": 2, "details": True, "sampler": beam_search(2)},
-            "a beam search chooses among whole texts; leave them out, or take gen.samplers.greedy or multi",
-        ),
-    ],
-)
-def test_what_cannot_be_told_is_refused_before_the_model_runs(arguments: dict[str, Any], message: str) -> None:
-    model = ScriptedModel("hello")
-    with pytest.raises(gen.ArgumentError, match=message):
-        gen.generate(model, "x", **arguments)
-    assert model.steps == 0
 
 
 def test_what_the_model_rules_out_has_minus_infinity() -> None:

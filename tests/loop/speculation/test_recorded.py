@@ -165,19 +165,3 @@ def test_a_search_ignores_a_draft_and_says_so(demo: TransformersModel, caplog: p
         found = gen.generate(own, PROMPT, sampler=beam_search(2), max_new_tokens=9, draft="no")
     assert found == gen.generate(demo, PROMPT, sampler=beam_search(2), max_new_tokens=9)
     assert "no step reads drafts: a beam search" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("prompt", "draft", "message"),
-    [
-        (PROMPT, 3.5, "draft must be a token id or a list of token ids"),
-        (PROMPT, [1, 10**6], "draft has the token id 1000000"),
-        (PROMPT, ["a", "b"], "draft has the token id 'a'"),
-        ([PROMPT, PROMPT], "text", "one draft or None for each of 2 prompts"),
-        ([PROMPT, PROMPT], ["text"], "one draft or None for each of 2 prompts"),
-        ([PROMPT, PROMPT], [5, 6], "one draft or None for each of 2 prompts"),
-    ],
-)
-def test_a_draft_of_another_kind_is_refused(prompt: Any, draft: Any, message: str, demo: TransformersModel) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        gen.generate(demo, prompt, draft=draft)

@@ -334,12 +334,6 @@ def rounding(hf_model: Any) -> Any:
     return hf_model
 
 
-@pytest.mark.parametrize("given", [True, "on", 3, None])
-def test_what_speculate_does_not_take_is_told(given: Any) -> None:
-    with pytest.raises(gen.ArgumentError, match=r'speculate must be "auto", False or a gen\.Speculation'):
-        gen.generate(gen.load("demo"), "a", speculate=given)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
