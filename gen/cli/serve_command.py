@@ -144,10 +144,11 @@ def serve_command(
 
         import gen
 
+        # it is small, so that its errors come soon, and device_map="auto" leaves room for it
+        encoder = None if embedder is None else gen.load_encoder(embedder, device=device)
         loaded = loading.load_model(model, device, device_map=device_map)
         if template is not None:
             loaded.tokenizer.use_chat_template(template)
-        encoder = None if embedder is None else gen.load_encoder(embedder, device=device)
         engine = gen.Engine(loaded, speculate=read_speculate(speculate), **vars(running))
         app = gen.server.app(
             engine,

@@ -192,6 +192,12 @@ def test_a_model_that_does_not_load_ends_it() -> None:
 
 
 @pytest.mark.usefixtures("signals")
+def test_an_embedder_that_does_not_load_is_told_before_the_model_loads() -> None:
+    result = CliRunner().invoke(app, ["serve", "/no/model", "--port", "0", "--embedder", "/no/embedder"])
+    assert isinstance(result.exception, gen.ModelError) and "/no/embedder" in str(result.exception)
+
+
+@pytest.mark.usefixtures("signals")
 def test_a_loop_that_fails_ends_it_with_1(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(GatedModel):
         def new_rows(self, count: int, length: int) -> Any:
