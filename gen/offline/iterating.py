@@ -68,6 +68,7 @@ def generate_iter(
         would raise. They come in the order in which the texts end.
     Raises:
         ArgumentError, ConstraintError, ModelError: as `gen.generate`, at the call, for what all prompts share.
+        Exception: what `prompts` has raised, once the prompts before it have their results.
     Host sync: as `gen.generate`.
     """
     shared = read_settings(generate_iter, settings)
@@ -135,12 +136,21 @@ def _results(
     ended: deque[Job] = deque()
     refused: deque[tuple[int, Exception]] = deque()
     again: deque[Job] = deque()
+    broken: list[Exception] = []
+
+    def until_it_breaks() -> Iterator[tuple[int, Prompt]]:
+        try:
+            yield from prompts
+        except Exception as error:
+            broken.append(error)
+
+    numbered = until_it_breaks()
 
     def read_on() -> Iterator[Job]:
         """The next turns of chats, and the next prompts, as many as may be read ahead."""
         while again:
             yield again.popleft()
-        for number, prompt in islice(prompts, 2 * rows - len(calls) - len(refused)):
+        for number, prompt in islice(numbered, 2 * rows - len(calls) - len(refused)):
             try:
                 call = read(number, prompt)
                 job = new_job(model, replace(call.requests[0], number=number))
@@ -178,15 +188,16 @@ def _results(
     while not first and (ended or refused):
         yield from hand_out()
         first = list(read_on())
-    if not first:
-        return
-    with Runner(model, first, options, min(rows, sum(job.rows for job in first))) as runner:
-        while calls or refused:
-            yield from hand_out()
-            for job in read_on():
-                runner.add(job)
-            if not runner.idle:
-                runner.advance()
+    if first:
+        with Runner(model, first, options, min(rows, sum(job.rows for job in first))) as runner:
+            while calls or refused:
+                yield from hand_out()
+                for job in read_on():
+                    runner.add(job)
+                if not runner.idle:
+                    runner.advance()
+    if broken:
+        raise broken[0]
 
 
 def _of_prompt(name: str, given: Any, number: int) -> Any:

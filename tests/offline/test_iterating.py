@@ -82,6 +82,21 @@ def test_a_prompt_that_fails_is_an_error_and_costs_no_other_its_text(llama: Any)
     assert "seed is a list of 1, one for each prompt, and there is a prompt 1" in str(texts[1])
 
 
+@pytest.mark.parametrize("read", [0, 1, 5])
+def test_the_prompts_before_an_error_of_the_iterable_have_their_texts_first(llama: Any, read: int) -> None:
+    def prompts() -> Iterator[Any]:
+        yield from ["a", 7, "b", "c", "d"][:read]
+        raise ZeroDivisionError("no more lines")
+
+    texts = gen.generate_iter(llama, prompts(), rows=2, max_new_tokens=3, seed=1)
+    found: dict[int, Any] = {}
+    with pytest.raises(ZeroDivisionError, match="no more lines"):
+        for number, text in texts:
+            found[number] = text
+    assert sorted(found) == [*range(read)]
+    assert all(isinstance(text, gen.ArgumentError if number == 1 else str) for number, text in found.items())
+
+
 @pytest.mark.parametrize(
     ("prompts", "arguments", "message"),
     [
