@@ -1,6 +1,7 @@
 """The functions that users call, on scripted and tiny models: stops, streams, batches, seeds, failures, bad input."""
 
 import asyncio
+import copy
 import math
 import pickle
 import random
@@ -582,3 +583,11 @@ def test_a_list_of_no_prompts_gives_an_empty_list() -> None:
         assert engine.submit_all([]) == engine.submit_all([], bool, sampler=[]) == []
     none: Any = []
     assert gen.score(model, none) == gen.score(model, none, none) == gen.classify(model, none, ["a", "b"]) == []
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])
+def test_a_model_says_why_it_is_neither_pickled_nor_copied(copied: Callable[[Any], Any]) -> None:
+    model = gen.load("demo")
+    for held in (model, {"model": model}, gen.Engine(model)):
+        with pytest.raises(gen.ModelError, match="neither pickled nor copied: load it in each process"):
+            copied(held)

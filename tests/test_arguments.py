@@ -158,7 +158,7 @@ NO_PROMPTS: list[tuple[Any, str]] = [
     ((prompt for prompt in "ab"), r"make a list of it, as list\(prompts\)"),
     ({"a", "b"}, r"make a list of it, as list\(prompts\)"),
     (map(str, "ab"), "make a list of it"),
-    (numpy.array(["a", "b"]), r"got ndarray \(2,\) <U1; an array or tensor has whole numbers"),
+    (numpy.array(["a", "b"]), r"got ndarray \(2,\) <U1; an array .* give texts as \.tolist\(\)"),
     (torch.tensor([1.0, 2.0]), r"got Tensor \(2,\) float32; an array or tensor has whole numbers"),
     (torch.tensor([True]), r"got Tensor \(1,\) bool; an array or tensor has whole numbers"),
     (torch.tensor([[[1]]]), "a prompt is a text"),

@@ -5,7 +5,7 @@ override has a default, which says that they cannot do it.
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -254,6 +254,9 @@ class Model(ABC):
     goes_wide: bool = False
     wide_difference: float = 0.0
     reads_images: bool = False
+
+    def __reduce__(self) -> NoReturn:
+        raise ModelError("a model is neither pickled nor copied: load it in each process, as gen.run_batch does.")
 
     @abstractmethod
     def new_rows(self, count: int, length: int) -> Rows:

@@ -170,7 +170,7 @@ def _no_prompt(given: object) -> ArgumentError:
     elif isinstance(given, PathLike):
         hint = "; read a file first, as path.read_text()"
     elif hasattr(given, "dtype"):
-        hint = "; an array or tensor has whole numbers, and one or two dimensions"
+        hint = "; an array or tensor has whole numbers, in one or two dimensions; give texts as .tolist()"
     elif isinstance(given, Iterable) and not isinstance(given, Sequence):
         hint = "; make a list of it, as list(prompts)"
     return ArgumentError(
