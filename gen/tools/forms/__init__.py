@@ -1,4 +1,4 @@
-"""How the families of models write calls of tools: a class for each, found from the chat template."""
+"""How the families of models write calls of tools: a file for each, found from the chat template."""
 
 import re
 from dataclasses import replace
@@ -11,9 +11,17 @@ from gen.errors import ConstraintError
 from gen.tokens.thoughts import marks_of
 from gen.tokens.tokenizers import Tokenizer
 from gen.tools.calls import FORMATS, ToolCallsType
+from gen.tools.forms.deepseek import DeepSeek
 from gen.tools.forms.form import Form, answer_of
-from gen.tools.forms.in_fields import Glm, MiniMax, Pythonic, Qwen3Coder
-from gen.tools.forms.in_json import DeepSeek, GptOss, Hermes, Kimi, Llama3, Mistral
+from gen.tools.forms.glm import Glm
+from gen.tools.forms.gpt_oss import GptOss
+from gen.tools.forms.hermes import Hermes
+from gen.tools.forms.kimi import Kimi
+from gen.tools.forms.llama3 import Llama3
+from gen.tools.forms.minimax import MiniMax
+from gen.tools.forms.mistral import Mistral
+from gen.tools.forms.pythonic import Pythonic
+from gen.tools.forms.qwen3_coder import Qwen3Coder
 
 _FORMS: dict[str, type[Form]] = dict(
     zip(FORMATS, (Hermes, Llama3, Mistral, GptOss, Qwen3Coder, DeepSeek, Glm, Kimi, MiniMax, Pythonic), strict=True)

@@ -20,6 +20,7 @@ from gen.tools.argument_readers import ArgumentsReader, FieldsReader, JsonReader
 from gen.tools.call_pieces import Heads
 from gen.tools.calls import Tool, ToolCall, ToolCalls, ToolCallsType
 
+BETWEEN_MARKS = r'[^<>"\n]+'  # the names that can stand between marks
 _STRING = r'"(?:[^"\\]|\\.)*"'
 
 
