@@ -185,7 +185,7 @@ class ImageComparison(TextComparison):
 
     def __init__(self, model: PreTrainedModel, inputs: Sequence[Inputs]) -> None:
         super().__init__(model, processor=_ImageProcessor(inputs))
-        self._oracles = [_ImageOracle(model, one) for one in inputs]
+        self._oracles = [ImageOracle(model, one) for one in inputs]
 
     def cases(self) -> Cases:
         for text in range(TEXTS):
@@ -214,7 +214,7 @@ class ImageComparison(TextComparison):
                 self._check([], completion, greedy=greedy, oracle=self._oracles[text])
 
 
-class _ImageOracle(Oracle):
+class ImageOracle(Oracle):
     """The logits after an image's prompt and given tokens."""
 
     def __init__(self, model: PreTrainedModel, inputs: Inputs) -> None:

@@ -34,10 +34,11 @@ def read_receipt(model: Model, receipt: Receipt, number: int = 0) -> Request:
         ConstraintError: neither engine can enforce its output type here.
     """
     known, tokens = vocabulary(model), [*receipt.prompt_ids, *receipt.token_ids]
-    if not receipt.prompt_ids or max(tokens) >= known:
+    own = tokens if receipt.images is None else receipt.token_ids  # images may have tokens that no tokenizer has
+    if not receipt.prompt_ids or max(own, default=0) >= known:
         raise ArgumentError(
             f"receipt {number}: its tokens must be at least one of a prompt, and below {known}, as this model's "
-            f"tokenizer has them; the largest is {max(tokens, default='missing')}."
+            f"tokenizer has them; the largest is {max(own, default='missing')}."
         )
     if len(tokens) > model.context_length:
         raise ArgumentError(
@@ -121,8 +122,9 @@ def _illustrated(model: Model, receipt: Receipt, given: Mapping[str, Any]) -> Il
     images = [read_image(url, f"image {at}", local_files=False) for at, url in enumerate(given["images"])]
     text, special = given["text"], given["add_special_tokens"]
     token_ids, inputs = model.encode(text, images, add_special_tokens=special)
+    same, rest = common(token_ids, receipt.prompt_ids), receipt.prompt_ids[len(token_ids) :]
     # a chat's prompt may begin or close a thought after its text
-    if common(token_ids, receipt.prompt_ids) < min(len(token_ids), len(receipt.prompt_ids)):
+    if same < min(len(token_ids), len(receipt.prompt_ids)) or max(rest, default=0) >= vocabulary(model):
         raise ArgumentError(
             f"this model's processor makes {len(token_ids)} tokens of the prompt and its images, and others than the "
             f"{len(receipt.prompt_ids)} that the text came after."

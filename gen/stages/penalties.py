@@ -102,7 +102,8 @@ class PenaltyStage(Stage):
         if not banned:
             return logits
         tokens = torch.cat(banned, 1)
-        return logits.scatter_add(1, tokens.clamp(min=0), torch.where(tokens < 0, 0.0, -math.inf).float())
+        index = tokens.clamp(0, vocab - 1)
+        return logits.scatter_add(1, index, torch.where(index == tokens, -math.inf, 0.0).float())
 
     def tensors(self) -> Iterable[Tensor]:
         yield from (self._bias_ids, self._biases, self._words, self._eos, self._minimum, self._ngram)
@@ -173,9 +174,10 @@ def _last(history: Tensor, lengths: Tensor, count: int) -> Tensor:
 
 
 def _counts(tokens: Tensor, vocab: int) -> Tensor:
-    """How often each row has each token: (n, vocab) float32; -1 is not counted."""
+    """How often each row has each token: (n, vocab) float32; -1 is not counted, nor what images have beyond these."""
     counts = torch.zeros((len(tokens), vocab), dtype=torch.float32, device=tokens.device)
-    return counts.scatter_add_(1, tokens.clamp(min=0), (tokens >= 0).float())
+    index = tokens.clamp(0, vocab - 1)
+    return counts.scatter_add_(1, index, (index == tokens).float())
 
 
 def _padded(values: Sequence[float], width: int, value: float) -> list[float]:

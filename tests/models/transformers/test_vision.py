@@ -13,8 +13,10 @@ from PIL import Image
 from transformers import AutoProcessor
 
 import gen
-from benchmarks.architectures.image_inputs import image_inputs
+from benchmarks.architectures.comparisons import ImageOracle
+from benchmarks.architectures.image_inputs import each_alone, image_inputs
 from benchmarks.architectures.tiny_models import tiny_model as listed_model
+from benchmarks.architectures.tiny_models import tokenizer as listed_tokenizer
 from gen.doctor import examine
 from gen.models.transformers.vision import VisionModel
 from tests.helpers import byte_tokenizer, tiny_model
@@ -341,6 +343,37 @@ def test_the_doctor_finds_nothing_amiss_with_a_split_vision_model() -> None:
     assert not diagnosis.problems
     assert diagnosis.as_dict()["placement"]["vision_device"] == "cuda:1"
     assert "input cuda:0, vision cuda:1, logits" in str(diagnosis)
+
+
+def test_tokens_of_images_that_the_tokenizer_does_not_have_are_not_penalised_and_are_verified() -> None:
+    """The oracle penalises what the tokenizer has, in the logits of the model's own forward."""
+    hf_model = listed_model("qwen2_vl", "images")
+    one, _ = each_alone(image_inputs(hf_model))
+
+    class Processor:
+        tokenizer, image_processor = listed_tokenizer(), object()
+
+        def __call__(self, **_: Any) -> dict[str, Any]:
+            return dict(one)
+
+    model, oracle = gen.from_transformers(hf_model, Processor()), ImageOracle(hf_model, one)
+    [prompt_ids] = one["input_ids"].tolist()
+    assert max(prompt_ids) >= model.tokenizer.vocab_size
+    for penalty, ngram in ((1.3, 0), (1.0, 1)):
+        sampler = gen.samplers.greedy(repetition_penalty=penalty, no_repeat_ngram_size=ngram)
+        settings: Any = {"images": [picture(0)], "max_new_tokens": 8, "eos_token_id": [], "details": True}
+        made = gen.generate(model, "a", sampler=sampler, **settings)
+        expected: list[int] = []
+        for _ in range(8):
+            logits = oracle.logits(expected).clone()
+            for token_id in {*prompt_ids, *expected} & {*range(len(logits))}:
+                logits[token_id] *= penalty if logits[token_id] < 0 else 1 / penalty
+                logits[token_id] -= torch.inf if ngram else 0
+            expected.append(int(logits.argmax()))
+        assert made.token_ids == expected
+        assert gen.verify(model, made.receipt).kind == "equal"
+    with pytest.raises(gen.ArgumentError, match="and others than the"):
+        gen.verify(model, replace(made.receipt, prompt_ids=[*prompt_ids, 258]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
