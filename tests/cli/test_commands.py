@@ -170,24 +170,6 @@ def test_json_has_the_likeliest_tokens_where_they_are_asked_for(demo: Transforme
     assert "top_logprobs" not in json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--top-logprobs", "2"], "--top-logprobs are shown only in JSON; give --json too"),
-        (["--top-logprobs", "2", "--json", "--beams", "3"], "--beams chooses among whole texts"),
-        (["--top-logprobs", "-1", "--json"], "--top-logprobs"),
-        (["--top-logprobs", "99999", "--json"], "top_logprobs must be"),
-    ],
-)
-def test_the_likeliest_tokens_are_refused_where_they_cannot_be_told(
-    options: list[str], message: str, capsys: Capture
-) -> None:
-    assert run("generate", "One day", *options) == 2
-    captured = capsys.readouterr()
-    assert message in " ".join(captured.err.split())
-    assert captured.out == ""
-
-
 @pytest.mark.parametrize("text", ['a "quote"\n\x00 \x85\u2028', "\U0001f600 \ud800"])
 def test_json_is_valid_for_every_text_and_number(text: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     completion = gen.Completion(
@@ -257,11 +239,10 @@ def test_a_prompt_that_fails_does_not_lose_the_others(
         (["generate", "x", "--stop", r"\d"], 2, r"gen: --stop '\\d' has a backslash before 'd'"),
         (["generate", "x", "--file", "y"], 2, "not both"),
         (["generate", "--file", "no/such/file"], 2, "gen: cannot read the prompts"),
-        (
-            ["generate", "a", "b", "--beams", "2", "--samples", "3"],
-            2,
-            "gen: --samples 3 of --beams 2 cannot be written",
-        ),
+        (["generate", "x", "--top-logprobs", "2"], 2, "--top-logprobs are shown only in JSON; give --json too"),
+        (["generate", "x", "--top-logprobs", "2", "--json", "--beams", "3"], 2, "--beams chooses among whole texts"),
+        (["generate", "x", "--top-logprobs", "-1", "--json"], 2, "--top-logprobs"),
+        (["generate", "x", "--top-logprobs", "99999", "--json"], 2, "top_logprobs must be"),
         (["generate", "x", "--model", "./no/such/model"], 1, "gen: no directory 'no/such/model'"),
         (["stream", "x", "y"], 2, "unexpected extra argument"),
     ],
@@ -271,7 +252,7 @@ def test_failures_go_to_stderr_with_their_exit_code(
 ) -> None:
     assert run(*arguments) == code
     captured = capsys.readouterr()
-    assert message in captured.err
+    assert message in " ".join(captured.err.split())
     assert captured.err.count("gen: ") <= 1
     assert captured.out == ""
 

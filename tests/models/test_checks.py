@@ -148,6 +148,7 @@ def test_a_path_that_cannot_be_is_refused_in_short(path: str) -> None:
         ({"dtype": 3}, "dtype must be a floating type such as 'float32' or 'bfloat16', got 3"),
         ({"dtype": "int8"}, "got 'int8'"),
         ({"dtype": [1] * 100}, r"got \[1, 1, 1, 1, 1, 1, \.\.\.\]"),
+        ({"quantization_config": "int8"}, r"BitsAndBytesConfig\(load_in_8bit=True\) or .*, got 'int8'"),
         ({"trust_remote_code": "no"}, "trust_remote_code must be True or False, got 'no'"),
         ({"device": "cpu", "device_map": "auto"}, "give device for one device or device_map for several"),
     ],

@@ -379,11 +379,6 @@ def test_a_revision_of_a_directory_is_refused(tmp_path: Path) -> None:
             load(path, revision="v2")
 
 
-def test_what_is_no_quantization_config_is_refused_before_anything_is_loaded() -> None:
-    with pytest.raises(gen.ArgumentError, match=r"BitsAndBytesConfig\(load_in_8bit=True\) or .*, got 'int8'"):
-        gen.load("demo", quantization_config="int8")
-
-
 def test_the_tokenizer_is_transformers_own_where_mistral_common_is_installed(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
