@@ -46,6 +46,7 @@ class Decoder:
         short: whether a text may be short of room in the next step, which then reports what its limit has changed.
         drafts: the drafts of its texts; None if nothing is drafted.
         speculation: where drafts come from; None if nothing is drafted.
+        drafts_in_steps: whether drafting is a part of each step; otherwise the host makes drafts between steps.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Decoder:
         streams: Streams,
     ) -> None:
         device = self.device = model.placement.logits_device
+        self.drafts_in_steps = device.type != "cpu"
         self.rows = new_rows(model, count, length)
         self.search = search(count, device)
         self.stages = [stage(count, device) for stage in stages]
@@ -258,11 +260,6 @@ class Decoder:
         """On a CPU: let the next step, which is wide, read these drafts of a row."""
         assert self.drafts is not None  # there are drafts only where texts speculate; tells mypy
         self.drafts.write(row, newest, drafts)
-
-    @property
-    def drafts_in_steps(self) -> bool:
-        """Whether drafting is a part of each step; otherwise the host makes drafts between steps."""
-        return self.device.type != "cpu"
 
     @property
     def typed(self) -> bool:

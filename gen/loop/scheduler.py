@@ -361,19 +361,18 @@ class Scheduler:
         """How many tokens of each row the next step reads."""
         widths = self._widths
         assert widths is not None  # tells mypy
-        count, _ = self._slots.shape()
         made = self._rows.draft(((job.row, job.text_so_far) for job in self._live), least=1 if widths.fixed else 2)
         for job, (drafts, kinds) in zip(self._live, made or (), strict=made is not None):
             job.agreement.drafts, job.agreement.kinds = drafts, kinds
         for job in self._live:
             job.agreement.left = job.request.limit - len(job.takers[0].texts[0].token_ids)
         widths.others_wait = bool(self._waiting)
-        width = widths.choose(count, [job.agreement for job in self._live])
+        width = widths.choose(self._slots.count, [job.agreement for job in self._live])
         while width > 1 and not self._slots.fits(width, grows=widths.fixed):
             width = widths.narrower(width)
         if width > 1 and made is not None:
             for job in self._live:
-                self._rows.set_drafts(job.row, int(job.text_so_far.tokens[-1]), job.agreement.drafts)
+                self._rows.set_drafts(job.row, job.text_so_far.tokens[-1], job.agreement.drafts)
         return width
 
     def _catch_up(self, lag: int) -> None:

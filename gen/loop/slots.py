@@ -21,6 +21,7 @@ class Slots:
         tokens: how many tokens all rows may have room for together; None for what memory allows.
         at: the job that has each row; None for a free row.
         live: the jobs that go on, each one text or search, in the order of their rows.
+        count: how many rows the next step has.
         filled: how many rows were filled together, if they cannot be filled one by one.
     """
 
@@ -37,7 +38,7 @@ class Slots:
         self.live = sorted(jobs, key=lambda job: job.row)
         self._places = [row for job in self.live for row in job.places]
         # how many rows the next step has, and how many would be enough if no row between them were free
-        self._count = self._bucket(self._places[-1] + 1 if jobs else 0)
+        self.count = self._bucket(self._places[-1] + 1 if jobs else 0)
         self._enough = self._bucket(len(self._places))
 
     def put(self, jobs: Sequence[Job], lengths: Sequence[int]) -> None:
@@ -71,7 +72,7 @@ class Slots:
         rooms, room = self._rows.rooms, self._rows.shared
         if rooms:
             room = max(rooms.get(row, room) for row in self._places)  # a free row may have more
-        return self._count, min(view, _whole(room), self._rows.length)
+        return self.count, min(view, _whole(room), self._rows.length)
 
     def fits(self, width: int, *, grows: bool = False) -> bool:
         """Whether all live rows have room for so many more tokens; with `grows`, whether their texts may come to it."""
@@ -119,7 +120,7 @@ class Slots:
 
     def move_down(self) -> None:
         """Move the last rows into free ones, if a smaller step is enough then."""
-        while self._enough < self._count and self.move_last():
+        while self._enough < self.count and self.move_last():
             pass
 
     def move_last(self) -> bool:

@@ -59,6 +59,14 @@ class Call(NamedTuple):
     parts: list[Tensor]
     writes: bool
 
+    @property
+    def views(self) -> bool:
+        """Whether it only makes views of its arguments' memory."""
+        if self.writes or not self.given or not all(map(is_plain, (*self.given, *self.parts))):
+            return False
+        memory = {storage_of(tensor) for tensor in self.given}
+        return all(storage_of(part) in memory for part in self.parts)
+
 
 def observe(step: Callable[[], T]) -> tuple[T, list[Seen]]:
     """Run a step, for real; return its result and its torch calls. It takes about three times as long as the step.
@@ -177,7 +185,8 @@ def _asker() -> str:
 
 
 def lasting(seen: Sequence[Seen]) -> list[Call]:
-    """The calls that do something, without those that only make views of tensors that stay where they are."""
+    """The calls that do something, without those that only make views of tensors that stay where they are: these views
+    can stay too."""
     made_here: set[int] = set()  # tensors that a call makes, so that they are new in each step
     kept = []
     for func, args, kwargs, made in seen:
@@ -186,20 +195,10 @@ def lasting(seen: Sequence[Seen]) -> list[Call]:
         if not (writes or parts) or (not writes and len(parts) == 1 and any(parts[0] is one for one in given)):
             continue
         call = Call(func, args, kwargs, made, given, parts, writes)
-        if not _views_constants(call, made_here):
+        if not call.views or any(id(tensor) in made_here for tensor in given):
             kept.append(call)
             made_here.update(map(id, call.parts))
     return kept
-
-
-def _views_constants(call: Call, made_here: set[int]) -> bool:
-    """Whether a call only makes a view of memory that stays where it is: then the view can stay too."""
-    if call.writes or not call.given or any(id(tensor) in made_here for tensor in call.given):
-        return False
-    if not all(map(is_plain, call.given)) or not all(map(is_plain, call.parts)):
-        return False
-    memory = {storage_of(tensor) for tensor in call.given}
-    return all(storage_of(part) in memory for part in call.parts)
 
 
 @cache

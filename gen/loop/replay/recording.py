@@ -252,29 +252,37 @@ class _Writer:
 
 
 def _written(result: object, kept: Sequence[Call]) -> tuple[str, list[object], int]:
-    """Write the calls as a function; return the arguments of `Replay`."""
-    last_use = {id(tensor): number for number, call in enumerate(kept) for tensor in call.given}
-    returned = set(map(id, tensors_in(result)))
-    writer, lines = _Writer(), []
+    """Write the calls as a function; return the arguments of `Replay`. A view that is made again is made once."""
+    changed = {id(tensor) for call in kept if call.writes for tensor in call.given}
+    writer, lines = _Writer(), list[str]()
+    views, last_use = dict[str, str](), dict[str, int]()  # names by call; lines by name
     for number, call in enumerate(kept):
         arguments = [
             *map(writer.write, call.args),
             *(f"{key}={writer.write(value)}" for key, value in call.kwargs.items()),
         ]
-        call_text = f"{writer.constant(call.func)}({', '.join(arguments)})"
+        call_text, name = f"{writer.constant(call.func)}({', '.join(arguments)})", f"v{number}"
+        if call_text in views:
+            writer.name(call.made, views[call_text])
+            continue
+        last_use |= dict.fromkeys(map(writer.write, call.given), len(lines))
         if call.made is None or any(call.made is tensor for tensor in call.given):
             lines.append(call_text)
-        else:
-            lines.append(f"v{number} = {call_text}")
-            if isinstance(call.made, Tensor):
-                writer.name(call.made, f"v{number}")
-            else:
-                for place, part in enumerate(call.made):
-                    if isinstance(part, Tensor):
-                        writer.name(part, f"v{number}[{place}]")
-        dead = {writer.write(t) for t in call.given if last_use[id(t)] == number and id(t) not in returned}
-        if names := sorted(name for name in dead if name.startswith("v") and "[" not in name):
-            lines.append(f"del {', '.join(names)}")
+            continue
+        lines.append(f"{name} = {call_text}")
+        if not isinstance(call.made, Tensor):
+            for place, part in enumerate(call.made):
+                if isinstance(part, Tensor):
+                    writer.name(part, f"{name}[{place}]")
+            continue
+        writer.name(call.made, name)
+        if call.views and not any(id(tensor) in changed for tensor in (call.made, *call.given)):
+            views[call_text] = name
+    for tensor in tensors_in(result):
+        last_use.pop(writer.write(tensor), None)
+    for name, line in sorted(last_use.items()):
+        if name.startswith("v") and "[" not in name:
+            lines[line] += f"; del {name}"
     lines.append(f"return {writer.write(result)}")
     header = ", ".join(f"c{number}=c{number}" for number in range(len(writer.constants)))
-    return f"def replay({header}):\n    " + "\n    ".join(lines), writer.constants, len(kept)
+    return f"def replay({header}):\n    " + "\n    ".join(lines), writer.constants, len(lines) - 1

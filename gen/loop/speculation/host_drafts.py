@@ -12,30 +12,59 @@ text comes back to it. Example: the old text is "The cat sat on the mat.", and t
 from collections.abc import Sequence
 from typing import Self
 
-import numpy as np
-
-from gen.constraints.automata.arrays import Longs
 from gen.loop.speculation.drafts import ENDING, FORCED, LONGEST, NGRAM, RECORDED
 from gen.loop.speculation.settings import MOST, MOST_RECORDED, Speculation
 from gen.loop.speculation.words import Words, ends_long_word, is_in_word
 from gen.stages.ahead import Ahead
 
 
+class Places:
+    """Tokens, and the places where each of them stands.
+
+    Attributes:
+        tokens: the tokens so far.
+    """
+
+    def __init__(self, token_ids: Sequence[int] = ()) -> None:
+        self.tokens: list[int] = []
+        self._of: dict[int, list[int]] = {}
+        self.add(token_ids)
+
+    def add(self, token_ids: Sequence[int]) -> None:
+        for place, token in enumerate(token_ids, len(self.tokens)):
+            self._of.setdefault(token, []).append(place)
+        self.tokens += token_ids
+
+    def of_last(self, text: Sequence[int]) -> tuple[list[int], int]:
+        """Where the last tokens of a text stand, as many of them as can be found, at most `NGRAM`.
+
+        Returns:
+            The places of the last one, in order; how many were found.
+        """
+        at, count = self._of.get(text[-1], []), 1
+        while at and count < min(NGRAM, len(text)):
+            newest = text[-1 - count]
+            longer = [place for place in at if place >= count and self.tokens[place - count] == newest]
+            if not longer:
+                break
+            at, count = longer, count + 1
+        return at, count if at else 0
+
+
 class EarlierText:
     """How far a text that grows has come in one that was made before."""
 
     def __init__(self, token_ids: Sequence[int]) -> None:
-        self._tokens: Longs = np.array(token_ids, np.int64)
+        self._places = Places(token_ids)
         self._at = 0  # the place of the next token
         self._same = 0  # how many tokens before it are the same
         self._lost = False  # whether that place has to be found
         self._parted = False  # whether it ever had to be
 
-    def follow(self, made: Longs) -> None:
+    def follow(self, made: Sequence[int]) -> None:
         """The text goes on with these tokens."""
-        there = self._tokens[self._at : self._at + len(made)]
         same = 0
-        for expected, token in zip(there.tolist(), made.tolist(), strict=False):
+        for expected, token in zip(self._places.tokens[self._at : self._at + len(made)], made, strict=False):
             if expected != token:
                 break
             same += 1
@@ -44,7 +73,7 @@ class EarlierText:
         if same < len(made):
             self._lost = self._parted = True
 
-    def drafts(self, text: Longs, least: int) -> list[tuple[int, int]]:
+    def drafts(self, text: Sequence[int], least: int) -> list[tuple[int, int]]:
         """The tokens that follow, and the kind of each: 7 at first, and about twice as many as were the same so far.
 
         Args:
@@ -52,35 +81,17 @@ class EarlierText:
             least: how many of its last tokens must stand in the old text.
         """
         if self._lost:
-            found, count = places_of_last(text, self._tokens)
+            found, count = self._places.of_last(text)
             if count < least:
                 return []
-            nearest = np.abs(found - self._at).argmin()
-            self._at = int(found[nearest]) + 1
+            self._at = min(found, key=lambda place: abs(place - self._at)) + 1
             self._same = count
             self._lost = False
         most = min(MOST_RECORDED, max(MOST, (1 << self._same.bit_length()) - 1))
-        following = self._tokens[self._at : self._at + most].tolist()
+        following = self._places.tokens[self._at : self._at + most]
         if not self._parted or self._same >= NGRAM:
             return [(token, RECORDED) for token in following]
         return [(token, min(self._same + place, LONGEST)) for place, token in enumerate(following)]
-
-
-def places_of_last(text: Longs, within: Longs) -> tuple[Longs, int]:
-    """Where the last tokens of a text stand within others, as many of them as can be found, at most `NGRAM`.
-
-    Returns:
-        The places of the last one, in order; how many were found.
-    """
-    last = len(text) - 1
-    at, count = np.flatnonzero(within == text[last]), 1
-    while at.size and count < min(NGRAM, len(text)):
-        longer = at[at.searchsorted(count) :]  # those with so many tokens before them
-        longer = longer[within[longer - count] == text[last - count]]
-        if not longer.size:
-            break
-        at, count = longer, count + 1
-    return at, count if at.size else 0
 
 
 _SIGNS = tuple(bytes([sign]) for sign in b",;:!?()\n")  # signs that may follow a name or a number in prose
@@ -94,25 +105,21 @@ class SoFar:
         draft: a text that was made before, which it may follow; empty if there is none.
 
     Attributes:
-        tokens: (n,), the tokens of its prompt, and then its own.
+        tokens: the tokens of its prompt, and then its own.
     """
 
     def __init__(self, prompt_ids: Sequence[int], draft: Sequence[int] = ()) -> None:
-        self._prompt_ids, self._room = prompt_ids, np.array(prompt_ids, np.int64)
-        self.tokens: Longs = self._room
+        self._prompt_ids, self.tokens = prompt_ids, [*prompt_ids]
+        self._before = Places()  # all but the newest one, once they are looked through
         self._words: Words | None = None
         self._recorded = EarlierText(draft) if draft else None
 
     def take(self, made: Sequence[int]) -> Self:
         """Take the text's own tokens; those that it had before are not looked at."""
-        prompt, count = len(self._prompt_ids), len(self.tokens)
-        end = prompt + len(made)
-        if end > len(self._room):
-            self._room = np.concatenate([self.tokens, np.zeros(max(64, end), np.int64)])
-        self._room[count:end] = made[count - prompt :]
-        self.tokens = self._room[:end]
-        if self._recorded is not None and end > count:
-            self._recorded.follow(self.tokens[count:])
+        new = made[len(self.tokens) - len(self._prompt_ids) :]
+        self.tokens += new
+        if self._recorded is not None and new:
+            self._recorded.follow(new)
         return self
 
     def recorded(self, least: int) -> list[tuple[int, int]]:
@@ -133,13 +140,25 @@ class SoFar:
                 typed = self._words.likely(ahead)
             else:
                 own = self.tokens[len(self._prompt_ids) :]
-                typed = [] if drafted else self._words.going_on(own[-LONGEST:].tolist(), ahead)
+                typed = [] if drafted else self._words.going_on(own[-LONGEST:], ahead)
             if typed:
                 return typed
         if drafted:
             return []
-        tokens, count = found_before(self.tokens, least)
+        tokens, count = self.found_before(least)
         return [(token, min(count + place, LONGEST)) for place, token in enumerate(tokens)]
+
+    def found_before(self, least: int = 1) -> tuple[list[int], int]:
+        """As `gen.loop.speculation.drafts.look_up`, for one text: `MOST` tokens, and how many last tokens were found.
+
+        If fewer than `least` were found, there are no tokens.
+        """
+        self._before.add(self.tokens[len(self._before.tokens) : -1])
+        at, count = self._before.of_last(self.tokens)
+        if count < max(1, least):
+            return [], 0
+        follow = self.tokens[at[-1] + 1 : at[-1] + 1 + MOST]
+        return (follow * MOST)[:MOST], count
 
 
 def drafts_of(
@@ -167,7 +186,7 @@ def drafts_of(
             found = found[1:] if found and found[0][0] == token else []
         else:
             if speculation.prompt and not found and (not drafts or kinds[-1] == FORCED):
-                newest = drafts[-1] if drafts else int(text.tokens[-1])
+                newest = drafts[-1] if drafts else text.tokens[-1]
                 found = text.found(ahead, newest, drafted=bool(drafts), least=least)
             if found:
                 (token, kind), found = found[0], found[1:]
@@ -185,17 +204,5 @@ def _ends(ahead: Ahead, text: SoFar, drafts: Sequence[int], token: int) -> bool:
     """Whether a token that followed before suggests that a part of a typed text ends here."""
     sign = ahead.spelled(token).strip(b" ")
     if sign in (b".", b".\n"):  # it ends a sentence or an abbreviation
-        return ends_long_word(b"".join(map(ahead.spelled, [*text.tokens[-_WORD:].tolist(), *drafts])))
+        return ends_long_word(b"".join(map(ahead.spelled, [*text.tokens[-_WORD:], *drafts])))
     return sign[:1] in _SIGNS or not ahead.allows(token)
-
-
-def found_before(text: Longs, least: int = 1) -> tuple[list[int], int]:
-    """As `gen.loop.speculation.drafts.look_up`, for one text: `MOST` tokens, and how many last tokens were found.
-
-    If fewer than `least` were found, there are no tokens.
-    """
-    at, count = places_of_last(text, text[:-1])
-    if count < max(1, least):
-        return [], 0
-    follow: list[int] = text[at[-1] + 1 : at[-1] + 1 + MOST].tolist()
-    return (follow * MOST)[:MOST], count

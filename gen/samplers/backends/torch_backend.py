@@ -22,7 +22,17 @@ from torch import Tensor
 
 from gen.samplers.backends.blocks import BLOCK, block_maxima, largest, take_blocks, whole_blocks
 from gen.samplers.backends.cuts import Column, depths_of, kept_of_ranked, kept_of_row, ranked, uncut, unranked
-from gen.samplers.backends.race import LOG2_E, PIECE, block_masses, by_block, log_probability, mass_of, race, winner
+from gen.samplers.backends.race import (
+    LOG2_E,
+    PIECE,
+    block_masses,
+    by_block,
+    log_probability,
+    mass_of,
+    none_of_dead_,
+    race,
+    winner,
+)
 from gen.samplers.backends.random import log_uniform, weyl
 from gen.samplers.logits import native
 
@@ -41,14 +51,12 @@ def most_likely(logits: Tensor, *, reads: bool = False) -> Drawn:
     """
     if reads:
         values, token_ids, top = _best(native(logits))
-        blocks = block_masses(values, top, LOG2_E)
-        mass = torch.ones_like(top)
-    else:
-        values = _numbers(logits)
-        top, token_ids = values.max(-1, keepdim=True)  # the first one among equals
-        masses = mass_of(values, top, LOG2_E)
-        blocks, mass = by_block(masses), masses.gather(1, token_ids)
-    return token_ids, log_probability(mass, _total(blocks))
+        share = _total(block_masses(values, top, LOG2_E)).reciprocal_()  # the best token's mass is 1
+        return token_ids, none_of_dead_(share.log_().float().squeeze(1))
+    values = _numbers(logits)
+    top, token_ids = values.max(-1, keepdim=True)  # the first one among equals
+    masses = mass_of(values, top, LOG2_E)
+    return token_ids, log_probability(masses.gather(1, token_ids), _total(by_block(masses)))
 
 
 def likeliest(logits: Tensor, n: int, *, reads: bool = False) -> tuple[Tensor, Tensor]:

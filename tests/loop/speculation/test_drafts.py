@@ -15,7 +15,7 @@ from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.loop.decoder import Decoder
 from gen.loop.speculation.drafts import ENDING, FORCED, LIKELY, NGRAM, WORD, look_up
-from gen.loop.speculation.host_drafts import SoFar, drafts_of, found_before
+from gen.loop.speculation.host_drafts import SoFar, drafts_of
 from gen.loop.speculation.settings import MOST
 from gen.models.transformers.model import TransformersModel
 from gen.stages.ahead import Ahead
@@ -45,7 +45,7 @@ def test_drafts_are_what_followed_the_newest_of_the_longest_repetitions() -> Non
     assert {kind for _, kind in expected} == {*range(NGRAM + 1)}
     for row, (tokens, kind) in zip(drafts.tolist(), expected, strict=True):
         assert row == tokens or not kind
-    assert [found_before(np.array(text)) for text in texts] == expected
+    assert [SoFar(text).found_before() for text in texts] == expected
 
 
 def test_an_earlier_text_is_looked_through_too() -> None:

@@ -5,7 +5,6 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -39,41 +38,37 @@ def made(model: TransformersModel, draft: Any = None, **arguments: Any) -> Compl
     return found
 
 
-def longs(*numbers: int) -> Any:
-    return np.array(numbers, np.int64)
-
-
 def tokens(found: list[tuple[int, int]]) -> list[int]:
     return [token for token, _ in found]
 
 
 def test_a_text_that_is_the_same_gets_ever_more_drafts() -> None:
-    recorded, text, counts = EarlierText(range(300)), longs(7), []
+    recorded, text, counts = EarlierText(range(300)), [7], []
     while len(found := tokens(recorded.drafts(text, 2))):
         counts.append(len(found))
         assert found == [*range(found[0], found[-1] + 1)]
-        new = np.arange(found[0], min(found[-1] + 2, 300))  # all drafts are right, and one more token is made
+        new = [*range(found[0], min(found[-1] + 2, 300))]  # all drafts are right, and one more token is made
         recorded.follow(new)
-        text = np.concatenate([text, new])
+        text += new
     assert counts == [7, 15, 31, 63, 63, 63, 52]
 
 
 def test_a_text_that_parted_comes_back_by_the_tokens_that_follow() -> None:
     recorded = EarlierText([1, 2, 3, 4, 5, 6, 7, 8, 9])
-    text = longs(0, 1, 2, 30)
+    text = [0, 1, 2, 30]
     recorded.follow(text[1:])
     assert recorded.drafts(text, 2) == []
-    text = longs(0, 1, 2, 30, 5)
+    text = [0, 1, 2, 30, 5]
     recorded.follow(text[-1:])
     assert recorded.drafts(text, 2) == []  # one token is too few
-    text = longs(0, 1, 2, 30, 5, 6)
+    text = [0, 1, 2, 30, 5, 6]
     recorded.follow(text[-1:])
     found = recorded.drafts(text, 2)
     assert tokens(found) == [7, 8, 9] and found[0][1] == 2 and RECORDED not in dict(found).values()
 
 
 def test_of_equal_places_the_nearest_is_taken() -> None:
-    recorded, text = EarlierText([1, 2, 3, 4, 9, 5, 1, 2, 7, 7, 1, 2, 8]), longs(1, 2, 3, 4, 9, 30, 1, 2)
+    recorded, text = EarlierText([1, 2, 3, 4, 9, 5, 1, 2, 7, 7, 1, 2, 8]), [1, 2, 3, 4, 9, 30, 1, 2]
     recorded.follow(text)
     assert tokens(recorded.drafts(text, 2)) == [7, 7, 1, 2, 8]
 
