@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -86,9 +87,11 @@ class Packed(tuple[Tensor, ...]):
 
     Attributes:
         memory: all of it, (bytes,), uint8.
+        numbers: the same memory as arrays, if it is the host's.
     """
 
     memory: Tensor
+    numbers: Sequence[npt.NDArray[Any]]
 
 
 def packed(tensors: Sequence[Tensor]) -> Packed:
@@ -109,6 +112,7 @@ def _unpack(memory: Tensor, likes: Sequence[Tensor]) -> Packed:
         start += -(-like.nbytes // _ALIGNED) * _ALIGNED
     found = Packed(made)
     found.memory = memory
+    found.numbers = [tensor.numpy() for tensor in made] if memory.is_cpu else []
     return found
 
 
@@ -151,8 +155,8 @@ class Ring:
         there = [*sent.results.values()]
         results = there if self._stream is None else self._slots[sent.slot].read(there)
         return {
-            name: [(one if len(one) == rows else one[:rows]).tolist() for one in each]
-            for name, each in zip(sent.results, results, strict=True)
+            name: [numbers[:rows].tolist() for numbers in packed.numbers]
+            for name, packed in zip(sent.results, results, strict=True)
         }
 
 

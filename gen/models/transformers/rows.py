@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import gcd
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from gen.models.transformers.model import Mask, TransformersModel
 
 # linear layers give a token the same bits in any batch whose number of rows is a multiple of these
-_WIDTH, _PLACES = 16, 4  # tokens of prompts with padding; places after which logits are made
+_WIDTH, _PLACES = 16, 4  # tokens of all prompts with padding; places after which logits are made
 _STEP_COSTS = 16  # about as many tokens are read in the time of a step
 WIDEST = 64  # tokens of a row in a step
 _LOGITS = 2**25  # the most numbers in the logits of prompts that are read together
@@ -335,7 +336,8 @@ class TransformersRows(Rows):
         model, device, lengths = self._model, self._position.device, [*map(len, prompts)]
         alike = len(set(starts)) == 1  # else each row has columns of its own
         pads = self._pads and alike and not inputs and not places
-        width = -(-max(lengths) // _WIDTH) * _WIDTH if pads else max(lengths)
+        step = _WIDTH // gcd(len(prompts), _WIDTH) if pads else 1
+        width = -(-max(lengths) // step) * step
         token_ids = _pad_right(prompts, width)
         begins = torch.tensor(starts, device="cpu").unsqueeze(1)
         positions, placed = model.prompt_inputs(token_ids, inputs)
