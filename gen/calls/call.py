@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gen.completions import Completion
-from gen.errors import BatchError, GenError
+from gen.errors import BatchError, GenError, own
 from gen.loop.jobs import Job
 from gen.loop.results.values import valued
 from gen.requests.request import Request
@@ -82,7 +82,7 @@ class Call:
         if errors and not found:
             first: Any = errors[0]
             if len(errors) > 1:
-                first.results = results
+                first.results = [*map(own, results)]  # not itself: such a circle would keep its frames
                 first.add_note(f"All {len(errors)} prompts failed; the error of each is in .results of this error.")
             raise first
         if errors:
