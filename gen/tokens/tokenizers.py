@@ -182,9 +182,11 @@ class Tokenizer:
     def _bytes_of_tokens(self) -> list[bytes]:
         with self._reading:
             if self._token_bytes is None:
-                written = {token_id: piece for piece, token_id in self._tokenizer.get_vocab().items()}
-                plain = {one: piece for one, piece in written.items() if one not in self.special_tokens}
-                added = {one: plain.pop(one) for one in self.added_ids & plain.keys()}
+                special = self.special_tokens.keys()
+                apart = special | self.added_ids
+                plain = {one: piece for piece, one in self._tokenizer.get_vocab().items() if one not in apart}
+                # not by the vocabulary: a normalizer may put a space before an added token, which decoding shows
+                added = {one: str(self._tokenizer.convert_ids_to_tokens(one)) for one in apart - special}
                 spelled = spelled_tokens(plain, added, self.encode_plain)
                 self._token_bytes = [spelled.get(token_id, b"") for token_id in range(self.vocab_size)]
             return self._token_bytes

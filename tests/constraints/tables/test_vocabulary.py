@@ -67,6 +67,25 @@ def test_added_tokens_of_sentence_pieces_may_be_spaces() -> None:
         assert wrapped.token_bytes(token_id) == wrapped.decode([before, token_id]).removeprefix("s").encode()
 
 
+@pytest.mark.parametrize("options", [{}, {"normalized": False}, {"lstrip": True, "rstrip": True}], ids=str)
+@pytest.mark.parametrize("legacy", [False, True], ids=["pre_tokenizer", "normalizer"])
+def test_added_tokens_beside_which_spaces_come_or_go_spell_what_decoding_shows(
+    legacy: bool, options: dict[str, Any]
+) -> None:
+    tokenizer = spaced_tokenizer()
+    if legacy:
+        backend = tokenizer.backend_tokenizer
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        backend.pre_tokenizer = None
+    tokenizer.add_tokens([AddedToken(name, **options) for name in ("fox", "{", "<tool>")])
+    wrapped = Tokenizer(tokenizer)
+    told = wrapped.all_token_bytes()
+    for text in ("the fox sat", "foxes.<tool>", "<tool> {fox fox"):
+        token_ids = wrapped.encode_plain(text)
+        assert not wrapped.added_ids.isdisjoint(token_ids)
+        assert b"".join(told[one] for one in token_ids).decode().removeprefix(" ") == wrapped.decode(token_ids)
+
+
 def lowering() -> PreTrainedTokenizerFast:
     tokenizer = byte_tokenizer()
     tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
