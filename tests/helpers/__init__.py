@@ -4,7 +4,7 @@ from tests.helpers.architectures import HYBRIDS, OTHERS, SHAPES
 from tests.helpers.machines import needs_float16_products_that_agree, needs_kernels_that_agree
 from tests.helpers.scripted_model import ScriptedModel, ScriptedRows
 from tests.helpers.tiny_encoders import WORDS, encoder_tokenizer, tiny_encoder
-from tests.helpers.tiny_models import plain_choices, plain_greedy, stored, tiny_model
+from tests.helpers.tiny_models import by_transformers, plain_choices, plain_greedy, stored, tiny_model
 from tests.helpers.tokenizers import (
     BOS,
     CHAT_TEMPLATE,
@@ -26,6 +26,7 @@ __all__ = [
     "WORDS",
     "ScriptedModel",
     "ScriptedRows",
+    "by_transformers",
     "byte_tokenizer",
     "bytes_to_characters",
     "encoder_tokenizer",

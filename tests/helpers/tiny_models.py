@@ -73,6 +73,17 @@ def plain_greedy(model: torch.nn.Module, prompt_ids: Sequence[int], new_tokens: 
     return token_ids[len(prompt_ids) :]
 
 
+def by_transformers(
+    model: Any, prompt_ids: Sequence[int], new_tokens: int, eos: Sequence[int] = (), **options: Any
+) -> list[int]:
+    """The new tokens by transformers' own generate, up to one of `eos`: the likeliest ones, unless options differ."""
+    given = torch.tensor([[*prompt_ids]])
+    settings = {"attention_mask": torch.ones_like(given), "do_sample": False, "pad_token_id": 0} | options
+    found = model.generate(given, max_new_tokens=new_tokens, eos_token_id=[*eos] or None, **settings)
+    new: list[int] = found[0, len(prompt_ids) :].tolist()
+    return new[: next((at for at, token in enumerate(new) if token in eos), len(new))]
+
+
 @torch.inference_mode()
 def plain_choices(
     model: torch.nn.Module, prompt_ids: Sequence[int], token_ids: Sequence[int], known: int = 259

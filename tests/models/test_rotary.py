@@ -17,7 +17,7 @@ import gen
 from gen.errors import ArgumentError, ContextError, ModelError
 from gen.models.rotary import read_context
 from gen.models.transformers.model import TransformersModel
-from tests.helpers import byte_tokenizer, stored, tiny_model
+from tests.helpers import by_transformers, byte_tokenizer, stored, tiny_model
 
 GREEDY = gen.samplers.greedy()
 TRAINED, MOST = 48, 160  # tokens
@@ -67,12 +67,9 @@ def prompts_of(*lengths: int) -> list[list[int]]:
     return [[3 + (7 * index + 31 * number) % 250 for index in range(length)] for number, length in enumerate(lengths)]
 
 
-def by_transformers(model: PreTrainedModel, prompt: Sequence[int], new_tokens: int) -> list[int]:
+def by_a_fresh_model(model: PreTrainedModel, prompt: Sequence[int], new_tokens: int) -> list[int]:
     """The text of a prompt alone, by a model that has read nothing before."""
-    fresh, token_ids = copy.deepcopy(model), torch.tensor([prompt])
-    settings = {"attention_mask": torch.ones_like(token_ids), "pad_token_id": 0, "do_sample": False}
-    made: Any = fresh.generate(token_ids, max_new_tokens=new_tokens, suppress_tokens=[*range(259, 300)], **settings)
-    return made[0, len(prompt) :].tolist()  # type: ignore[no-any-return]
+    return by_transformers(copy.deepcopy(model), prompt, new_tokens, suppress_tokens=[*range(259, 300)])
 
 
 def by_gen(model: Any, prompts: list[list[int]], new_tokens: int = 8, **settings: Any) -> list[list[int]]:
@@ -96,7 +93,7 @@ def test_a_text_is_that_of_its_prompt_alone_whatever_is_beside_it_and_was_read_b
 ) -> None:
     hf_model = model_of(kind)
     prompts = prompts_of(3, 40, 17, 33, 40)
-    expected = [by_transformers(hf_model, prompt, 8) for prompt in prompts]
+    expected = [by_a_fresh_model(hf_model, prompt, 8) for prompt in prompts]
     assert len({*map(tuple, expected)}) > 3, "the texts hardly vary"
     model = taken(hf_model, tmp_path if loaded else None)
     assert model.context_length == TRAINED
@@ -120,7 +117,7 @@ def test_a_longer_context_takes_the_long_factors_for_every_text(
     """The oracle: transformers on a text that has more tokens than short factors are for; it sees the whole at once."""
     hf_model = model_of(kind)
     long = prompts_of(TRAINED + 1, 90, 130)
-    expected = [by_transformers(hf_model, prompt, 8) for prompt in long]
+    expected = [by_a_fresh_model(hf_model, prompt, 8) for prompt in long]
     untouched = copy.deepcopy(hf_model)
     with caplog.at_level(logging.INFO, logger="gen"):
         model = taken(hf_model, tmp_path if loaded else None, context_length=150)
@@ -161,9 +158,9 @@ def test_frequencies_of_a_models_own_rule_stay_at_load() -> None:
     embedding: Any = hf_model.model.rotary_emb
     for own in (embedding.inv_freq, embedding.original_inv_freq):
         own.mul_(torch.tensor([1.0, 0.7, 0.5, 0.3]))
-    expected = by_transformers(hf_model, prompts_of(40)[0], 8)
+    expected = by_a_fresh_model(hf_model, prompts_of(40)[0], 8)
     model = TransformersModel(hf_model, byte_tokenizer(), own=True)
-    assert by_gen(model, prompts_of(40)) == [expected] != [by_transformers(model_of("dynamic"), prompts_of(40)[0], 8)]
+    assert by_gen(model, prompts_of(40)) == [expected] != [by_a_fresh_model(model_of("dynamic"), prompts_of(40)[0], 8)]
 
 
 @pytest.mark.parametrize("kind", ["longrope", "dynamic", "gemma3 dynamic", "phimoe longrope"])
@@ -204,7 +201,7 @@ def test_a_context_length_is_a_bound_and_more_than_the_config_allows_is_refused(
     hf_model, tokenizer = model_of("default"), byte_tokenizer()
     model = gen.from_transformers(hf_model, tokenizer, context_length=20)
     assert model.context_length == 20
-    assert by_gen(model, prompts_of(15), new_tokens=30) == [by_transformers(hf_model, prompts_of(15)[0], 5)]
+    assert by_gen(model, prompts_of(15), new_tokens=30) == [by_a_fresh_model(hf_model, prompts_of(15)[0], 5)]
     with pytest.raises(ContextError, match="context of 20 "):
         by_gen(model, prompts_of(20))
     for asked in (TRAINED + 1, 10**6):

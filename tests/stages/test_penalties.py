@@ -20,7 +20,7 @@ import gen
 from gen.requests.request import Request
 from gen.samplers import greedy, multinomial
 from gen.stages.penalties import PenaltyStage
-from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers import by_transformers, byte_tokenizer, tiny_model
 
 PROMPTS = ["a rose is a rose is a rose", "x", "to be or not to be"]
 BIAS = {101: 4.0, 32: -6.0, 7: 2.5}
@@ -56,18 +56,7 @@ def model() -> Any:
 
 
 def transformers_text(model: Any, prompt: str, eos: list[int], **settings: Any) -> list[int]:
-    token_ids = torch.tensor([[*prompt.encode()]])
-    output = model.hf_model.generate(
-        token_ids,
-        attention_mask=torch.ones_like(token_ids),
-        do_sample=False,
-        max_new_tokens=24,
-        eos_token_id=eos,
-        pad_token_id=0,
-        **settings,
-    )
-    new: list[int] = output[0, token_ids.shape[1] :].tolist()
-    return new[: next((i for i, token in enumerate(new) if token in eos), len(new))]
+    return by_transformers(model.hf_model, prompt.encode(), 24, eos, **settings)
 
 
 plain_text = cache(lambda model, prompt, end: transformers_text(model, prompt, [end]))

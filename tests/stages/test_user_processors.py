@@ -26,7 +26,7 @@ from gen.loop.options import Options
 from gen.loop.runner import run_all
 from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial
 from gen.stages.user_processors import UserProcessors
-from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
+from tests.helpers import ScriptedModel, by_transformers, byte_tokenizer, tiny_model
 from tests.helpers.demo import short_demo
 from tests.loop.calls import new_jobs, run_in_rows
 from virtual_gpus import no_host_sync, virtual_gpus
@@ -63,13 +63,7 @@ class Strict:
 
 
 def test_texts_equal_transformers_processor_in_any_number_of_rows(model: Any) -> None:
-    wanted = []
-    for prompt in PROMPTS:
-        token_ids = torch.tensor([[*prompt.encode()]])
-        output = model.hf_model.generate(
-            token_ids, do_sample=False, max_new_tokens=24, eos_token_id=[258], pad_token_id=0, repetition_penalty=1.7
-        )
-        wanted.append(output[0, token_ids.shape[1] :].tolist())
+    wanted = [by_transformers(model.hf_model, one.encode(), 24, [258], repetition_penalty=1.7) for one in PROMPTS]
     for rows in (1, 3, 8):
         own = Strict()
         groups = run_in_rows(model, PROMPTS, rows, logits_processors=[own], eos_token_id=[258], max_new_tokens=24)
@@ -112,14 +106,10 @@ OF_ONE_ROW = {
 @pytest.mark.parametrize("make", OF_ONE_ROW.values(), ids=OF_ONE_ROW)
 def test_processors_of_transformers_see_a_row_at_a_time_and_give_its_texts(model: Any, make: Any) -> None:
     """The oracle is transformers' generate for each prompt alone."""
-    settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": 14, "eos_token_id": [258], "pad_token_id": 0}
-    wanted = []
-    for prompt in PROMPTS:
-        output = model.hf_model.generate(
-            torch.tensor([[*prompt.encode()]]), logits_processor=LogitsProcessorList([make()]), **settings
-        )
-        new = output[0, len(prompt) :].tolist()
-        wanted.append(new[: new.index(258)] if 258 in new else new)
+    wanted = [
+        by_transformers(model.hf_model, one.encode(), 14, [258], logits_processor=LogitsProcessorList([make()]))
+        for one in PROMPTS
+    ]
     for rows in (2, 8):
         groups = run_in_rows(model, PROMPTS, rows, logits_processors=[make()], eos_token_id=[258], max_new_tokens=14)
         assert [completion.token_ids for [completion] in groups] == wanted

@@ -15,7 +15,7 @@ from gen.errors import ArgumentError, ModelError
 from gen.models.gguf import reading
 from gen.models.gguf.reading import convert, read_gguf
 from gen.models.transformers.model import TransformersModel
-from tests.helpers import BOS, EOS, OTHER_EOS
+from tests.helpers import BOS, EOS, OTHER_EOS, by_transformers
 from tests.helpers.noting import noted
 from tests.models.gguf.files import MODELS, write_gguf
 from virtual_gpus import virtual_gpus
@@ -31,13 +31,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PreTrainedM
     return path, write_gguf(path, metadata={"tokenizer.ggml.eot_token_id": OTHER_EOS})
 
 
-def transformers_greedy(model: PreTrainedModel, token_ids: list[int], new_tokens: int) -> list[int]:
-    prompt = torch.tensor([token_ids])
-    model.generation_config.eos_token_id = [EOS, OTHER_EOS]
-    output = model.generate(prompt, max_new_tokens=new_tokens, do_sample=False, pad_token_id=0)
-    return output[0, len(token_ids) :].tolist()  # type: ignore[no-any-return]
-
-
 def texts(model: TransformersModel, new_tokens: int = 8) -> list[list[int]]:
     completions = gen.generate(model, PROMPTS, sampler=greedy, max_new_tokens=new_tokens, details=True)
     return [completion.token_ids for completion in completions]
@@ -45,7 +38,7 @@ def texts(model: TransformersModel, new_tokens: int = 8) -> list[list[int]]:
 
 def test_greedy_texts_are_those_of_the_model_that_was_written(written: tuple[Path, PreTrainedModel]) -> None:
     path, original = written
-    expected = [transformers_greedy(original, ids, 8) for ids in TOKEN_IDS]
+    expected = [by_transformers(original, ids, 8, [EOS, OTHER_EOS]) for ids in TOKEN_IDS]
     assert texts(gen.load(path, device="cpu")) == expected
     assert texts(gen.load(str(path), device_map="auto")) == expected
 
@@ -129,7 +122,7 @@ def test_it_goes_to_the_gpu_that_is_asked_for_if_it_fits_there(written: tuple[Pa
     with virtual_gpus(2):
         model = gen.load(path, device="cuda:1")
         assert model.placement.devices == (torch.device("cuda:1"),)
-        assert texts(model) == [transformers_greedy(original, ids, 8) for ids in TOKEN_IDS]
+        assert texts(model) == [by_transformers(original, ids, 8, [EOS, OTHER_EOS]) for ids in TOKEN_IDS]
     with virtual_gpus(2, memory=1000), pytest.raises(ModelError, match=r"GB of cuda:1 in float32, 0\.0 GB are free"):
         gen.load(path, device="cuda:1")
 

@@ -33,7 +33,7 @@ from gen.requests.request import Request
 from gen.runtime.streams import Streams
 from gen.samplers import Sampler
 from gen.stages.penalties import PenaltyStage
-from tests.helpers import HYBRIDS, OTHERS, SHAPES, byte_tokenizer, plain_choices, tiny_model
+from tests.helpers import HYBRIDS, OTHERS, SHAPES, by_transformers, byte_tokenizer, plain_choices, tiny_model
 from tests.helpers.noting import noted
 from tests.models.transformers.vision_helpers import FAMILIES, PICTURES, prompts, tiny_processor, tiny_vision_model
 from virtual_gpus import virtual_gpus
@@ -74,23 +74,9 @@ def check_greedy(
     assert [*map(len, found)] == limits
     for prompt, tokens in zip(prompts, found, strict=True):
         if hf_model.config.model_type in INEXACT_STEPS:
-            assert tokens == generated(hf_model, prompt, len(tokens))
+            assert tokens == by_transformers(hf_model, prompt, len(tokens))
         else:
             assert tokens == plain_choices(hf_model, prompt, tokens)
-
-
-def generated(hf_model: PreTrainedModel, prompt: Sequence[int], new_tokens: int, **options: Any) -> list[int]:
-    """The new tokens by transformers' generate."""
-    token_ids = torch.tensor([prompt])
-    found = hf_model.generate(
-        token_ids,
-        attention_mask=torch.ones_like(token_ids),
-        max_new_tokens=new_tokens,
-        do_sample=False,
-        pad_token_id=0,
-        **options,
-    )
-    return found[0, len(prompt) :].tolist()  # type: ignore[no-any-return]
 
 
 class Calls:
@@ -233,7 +219,7 @@ def test_beams_that_refill_rows_are_those_of_transformers(shape: str, attention:
     model = gen.from_transformers(hf_model, byte_tokenizer())
     few = PROMPTS[:3]
     found = ran(model, few, [5, 3, 4], Options(rows=4), sampler=gen.samplers.beam_search(2))
-    expected = [generated(hf_model, prompt, new, num_beams=2) for prompt, new in zip(few, [5, 3, 4], strict=True)]
+    expected = [by_transformers(hf_model, prompt, new, num_beams=2) for prompt, new in zip(few, [5, 3, 4], strict=True)]
     assert found == expected
 
 
