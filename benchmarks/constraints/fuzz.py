@@ -3,8 +3,9 @@
 Schemas (`random_types`) are judged by the jsonschema package (`judge`), every other one closed, in each layout by
 turns. Texts are random ways through the automaton, values drawn from what the schema names, changes of both, and walks
 through the masks of the demo's vocabulary: at each token all that the limit leaves are as likely. A walk must end
-within its limit, in a text that is whole and valid. Types that go to the host engine are walked there. "narrow" are
-schemas of which gen says that no value meets them, and a drawn value does: gen's formats leave out some texts.
+within its limit, in a text that is whole and valid, laid out as json.dumps does it. Types that go to the host engine
+are walked there. "narrow" are schemas of which gen says that no value meets them, and a drawn value does: gen's formats
+leave out some texts.
 
 Patterns are judged by Python's re: an accepted text must match in full, with re.ASCII and without; as a `pattern` of a
 schema it must be found in both readings. Counted too: ASCII texts that match in both and are not accepted.
@@ -21,6 +22,7 @@ import warnings
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,7 @@ from benchmarks.constraints.random_types import (
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.constraint import Constraint
 from gen.constraints.host_engine import Grammar
+from gen.constraints.output_types import Whitespace
 from gen.constraints.plans import read_plan
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import vocabulary_of
@@ -47,7 +50,7 @@ from gen.models.base import Model
 from tests.constraints.walks import random_texts
 
 SECONDS = 60  # for one type
-LAYOUTS: dict[str, dict[str, Any]] = {
+LAYOUTS: dict[Whitespace, dict[str, Any]] = {
     "line": {},
     "compact": {"separators": (",", ":")},
     "indent": {"separators": (",", ": "), "indent": 2},
@@ -86,7 +89,7 @@ def of_schema(model: Model, number: int, walks: int = 6) -> Found:
     values = [random_value(chance, 2, scalars) for _ in range(20)]
     counts, wrong = Counter[str](), list[str]()
     try:
-        asked = gen.json_schema(schema, closed=closed, whitespace=layout)  # type: ignore[arg-type]
+        asked = gen.json_schema(schema, closed=closed, whitespace=layout)
         constraint = gen.compile(model, asked)
     except gen.ConstraintError as error:
         if "no text meets the output type" not in str(error):
@@ -108,7 +111,21 @@ def of_schema(model: Model, number: int, walks: int = 6) -> Found:
             wrong.append(f"accepts {text}")
         if at < own and not accepted:
             wrong.append(f"writes {text}, and does not accept it")
+        if at < own and laid_out(text, layout) != text:
+            wrong.append(f"writes {text}, which is not laid out in layout {layout}")
     return counts, [f"{one}: {schema}{', closed' * closed}" for one in wrong]
+
+
+def laid_out(text: str, layout: Whitespace) -> str:
+    """The text in a layout of json.dumps, its numbers as they are written, and names that come twice too."""
+    value = json.loads(
+        text,
+        parse_float=lambda number: f"\ue000{number}",
+        parse_int=lambda number: f"\ue000{number}",
+        object_pairs_hook=lambda pairs: {f"{name}\ue001{at}": one for at, (name, one) in enumerate(pairs)},
+    )
+    written = json.dumps(value, ensure_ascii=False, **LAYOUTS[layout])
+    return re.sub('"\ue000([^"]*)"|\ue001\\d+', r"\1", written)
 
 
 def of_regex(model: Model, number: int, walks: int = 6) -> Found:
@@ -181,12 +198,19 @@ def of_both(model: Model, number: int) -> Found:
     try:
         asked: Any = gen.regex(random_pattern(chance))
         if number % 3:
-            asked = gen.json_schema(random_schema(chance), closed=number % 2 == 0, whitespace=layout)  # type: ignore[arg-type]
+            asked = gen.json_schema(random_schema(chance), closed=number % 2 == 0, whitespace=layout)
         plan = read_plan(asked)
         assert plan.table is not None  # of schemas and patterns
-        table, grammar = plan.table(), Grammar(plan.grammar(), vocabulary)
-    except (Empty, TooLarge, Unsupported, gen.ConstraintError):
+        table = grammar = None
+        with suppress(Empty):
+            table = plan.table()
+        with suppress(Empty):
+            grammar = Grammar(plan.grammar(), vocabulary)
+    except (TooLarge, Unsupported, gen.ConstraintError):
         return Counter({"not on both engines": 1}), []
+    if table is None or grammar is None:
+        alone = [f"{asked} has texts on one engine alone"] if table or grammar else []
+        return Counter({"no value": 1}), alone
     texts, draws = random_texts(table, 12, seed=number, longest=30), np.random.default_rng(number)
     for _ in range(4):
         token_ids, whole, problem = walk(grammar, draws, 60)
@@ -196,7 +220,9 @@ def of_both(model: Model, number: int) -> Found:
             spelled = [vocabulary.tokens[one] for one in token_ids if one < vocabulary.size]
             texts.append(b"".join(spelled).decode())
     counts, wrong = Counter({"on both engines": 1}), list[str]()
-    for text in [*texts, *(letters_changed(chance, text) for text in texts for _ in range(6))]:
+    texts += [letters_changed(chance, text) for text in texts for _ in range(6)]
+    texts += [json.dumps(random_value(chance, 2), ensure_ascii=False, **LAYOUTS[layout]) for _ in range(8)]
+    for text in texts:
         device, host = table.accepts(text.encode()), grammar.accepts(text.encode())
         deeper = host and not device and table.depth is not None and nesting(text) > table.depth
         said = "deeper" if deeper else "taken" if device and host else "refused" if device == host else "different"

@@ -36,6 +36,11 @@ def test_what_a_random_regex_takes_matches(whole_demo: gen.models.base.Model, te
     assert counts["match accepted"] > 30 and counts["no match rejected"] > 30
 
 
+def test_both_engines_take_the_same_texts(whole_demo: gen.models.base.Model) -> None:
+    counts = summed(fuzz.of_both(whole_demo, number) for number in range(150))
+    assert counts["texts, taken"] > 2000 and counts["texts, refused"] > 2000 and counts["no value"] > 10
+
+
 def test_what_is_wrong_is_told(whole_demo: gen.models.base.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Judge, "takes", lambda self, text: False)
     _, wrong = fuzz.of_schema(whole_demo, 3, walks=1)

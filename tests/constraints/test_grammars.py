@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 
 from benchmarks.constraints.host_walks import walk
+from benchmarks.constraints.random_types import random_schema
 from gen.constraints import host_engine
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.automata.regexes import regex_table
 from gen.constraints.automata.rust_syntax import choice_grammar, regex_grammar
 from gen.constraints.host_engine import Grammar, problem_of
 from gen.constraints.output_types import Whitespace
-from gen.constraints.schema import schema_grammar, schema_table, string_grammar, string_table
+from gen.constraints.schema import schema_grammar, string_grammar, string_table
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
-from tests.constraints.schema.random_schemas import random_schema, random_value
-from tests.constraints.walks import random_texts
 
 VOCABULARY = Vocabulary([*(bytes([byte]) for byte in range(256)), b"", b"ab", b'": ', b"true"])
 TEXTS = [
@@ -145,35 +144,6 @@ def test_texts_have_any_number_of_patterns_lengths_formats_and_values() -> None:
     date = string_grammar({"anyOf": [{"type": "string", "format": "date"}, {"enum": ["unknown", 5]}]})
     assert [accepts(date, text) for text in ("2024-02-29", "2023-02-29", "unknown", "5")] == [True, False, True, False]
     assert accepts(string_grammar({"type": "string", "minLength": 2, "maxLength": 100_000}), "é\n" * 2)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_a_grammar_has_the_same_texts_as_the_automaton(seed: int) -> None:
-    """For random schemas: texts of the automaton, these with a letter more or less, and random values."""
-    chance = random.Random(seed)
-    compared = []
-    for number in range(25):
-        schema = random_schema(chance)
-        asked: dict[str, Any] = {"closed": chance.random() < 0.5, "whitespace": chance.choice(["line", "indent"])}
-        try:
-            table = schema_table(schema, **asked)
-            grammar = Grammar(schema_grammar(schema, **asked), VOCABULARY)
-        except (Unsupported, TooLarge, ConstraintError):
-            continue
-        except Empty:
-            with pytest.raises((Empty, Unsupported, TooLarge)):
-                schema_grammar(schema, **asked)
-            continue
-        texts = random_texts(table, 8, seed=number)
-        for text in texts[:]:
-            place = chance.randrange(len(text))
-            texts += [text[:place] + text[place + 1 :], text[:place] + chance.choice('ab"{}[],: 01x-') + text[place:]]
-        indent = 2 if asked["whitespace"] == "indent" else None
-        texts += [json.dumps(random_value(chance, 2), ensure_ascii=False, indent=indent) for _ in range(8)]
-        for text in texts:
-            compared.append(table.accepts(text.encode()))
-            assert grammar.accepts(text.encode()) == compared[-1], (schema, asked, text)
-    assert sum(compared) > 100 and len(compared) - sum(compared) > 100
 
 
 SCHEMA: dict[str, Any] = {

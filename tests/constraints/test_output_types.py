@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 import gen
+from benchmarks.constraints.fuzz import LAYOUTS
 from gen.constraints.plans import read_plan
 from gen.errors import ConstraintError
 
@@ -106,10 +107,7 @@ class TestJsonSchema:
     }
     VALUE: ClassVar[dict[str, Any]] = {"a": 1, "b": [True, False]}
 
-    @pytest.mark.parametrize(
-        ("whitespace", "how"),
-        [("line", {}), ("compact", {"separators": (",", ":")}), ("indent", {"indent": 2})],
-    )
+    @pytest.mark.parametrize(("whitespace", "how"), LAYOUTS.items())
     def test_whitespace_is_that_of_json_dumps(self, whitespace: Any, how: dict[str, Any]) -> None:
         plan = read_plan(gen.json_schema(self.SCHEMA, whitespace=whitespace))
         assert plan.table is not None

@@ -7,6 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 import gen
+from benchmarks.constraints.fuzz import LAYOUTS
 from gen.constraints.schema import schema_table
 from tests.constraints.walks import random_texts
 from tests.helpers import ScriptedModel
@@ -16,7 +17,6 @@ SCHEMAS: list[Any] = [
     {"type": "object", "patternProperties": {"^[a-c]$": {"type": "null"}}, "maxProperties": 2},
     {"type": "integer"},
 ]
-WRITTEN: dict[str, Any] = {"line": {}, "compact": {"separators": (",", ":")}, "indent": {"indent": 2}}
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
@@ -25,9 +25,9 @@ def test_a_text_is_one_of_exactly_one_of_the_three_layouts(schema: Any) -> None:
     union = schema_table(schema, closed=True, whitespace="model")
     for text in random_texts(union, 150, longest=40):
         value = json.loads(text)
-        assert text in [json.dumps(value, ensure_ascii=False, **how) for how in WRITTEN.values()]
-    for name in WRITTEN:
-        one = schema_table(schema, closed=True, whitespace=name)  # type: ignore[arg-type]
+        assert text in [json.dumps(value, ensure_ascii=False, **how) for how in LAYOUTS.values()]
+    for name in LAYOUTS:
+        one = schema_table(schema, closed=True, whitespace=name)
         for text in random_texts(one, 60, longest=40):
             assert union.accepts(text.encode())
 
@@ -37,7 +37,7 @@ class Person(BaseModel):
     tags: list[int]
 
 
-@pytest.mark.parametrize("how", WRITTEN.values())
+@pytest.mark.parametrize("how", LAYOUTS.values())
 def test_the_model_chooses_and_keeps_its_layout(how: Any) -> None:
     wanted = Person(name="Zoë", tags=[1, 2])
     text = json.dumps(wanted.model_dump(), ensure_ascii=False, **how)
