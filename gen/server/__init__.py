@@ -25,7 +25,7 @@ def app(engine: "Engine", **settings: Any) -> "Starlette":
         ModelError: starlette is not installed.
     """
     from gen.engine import Engine
-    from gen.errors import ArgumentError, ModelError, show
+    from gen.errors import ArgumentError, ModelError, refuse_unknown, show
 
     if not isinstance(engine, Engine):
         raise ArgumentError(f"app takes an engine, as gen.Engine(model), got {show(engine)}")
@@ -35,4 +35,6 @@ def app(engine: "Engine", **settings: Any) -> "Starlette":
         if error.name is None or error.name.startswith("gen"):
             raise
         raise ModelError(f"the server needs {error.name}: pip install 'gen-torch[serve]'") from error
+    known = [*Settings.__annotations__]
+    refuse_unknown("app", [name for name in settings if name not in known], known)
     return routed(engine, Settings(**settings))

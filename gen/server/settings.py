@@ -1,6 +1,6 @@
 """The settings of a server; see `gen.server.app`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +61,8 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("names", "embedder_names", "cors_origins"):
             given = getattr(self, name)
-            if isinstance(given, str) or not all(isinstance(one, str) and one for one in given):
+            listed = isinstance(given, Collection) and not isinstance(given, str)
+            if not listed or not all(isinstance(one, str) and one for one in given):
                 raise ArgumentError(f"{name} must be a list of names, got {show(given)}")
             object.__setattr__(self, name, tuple(given))
         for one in self.cors_origins:
@@ -69,6 +70,13 @@ class Settings:
                 raise ArgumentError(f"an origin has no slash at its end, as browsers send it, got {show(one)}")
         if not self.names:
             raise ArgumentError("names must have at least one name.")
+        if self.embedder is not None:
+            from gen.embedding.encoder import Encoder  # needs torch, which an embedder has loaded
+
+            if not isinstance(self.embedder, Encoder):
+                raise ArgumentError(f"embedder must be an encoder, as from gen.load_encoder, got {show(self.embedder)}")
+        if not isinstance(self.keys, Collection) or not all(isinstance(one, Key) for one in self.keys):
+            raise ArgumentError('keys must be a list of keys, as [gen.server.keys.Key(name="alice", key="...")].')
         own = () if self.api_key is None else (Key(key=self.api_key),)
         object.__setattr__(self, "keys", (*own, *self.keys))
         for what in ("name", "key"):

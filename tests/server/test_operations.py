@@ -383,5 +383,13 @@ def test_keys_of_a_cluster_have_names_and_limits_as_in_a_file(monkeypatch: pytes
 def test_an_application_of_a_model_is_refused(engine: gen.Engine) -> None:
     with pytest.raises(gen.ArgumentError, match=r"app takes an engine, as gen.Engine\(model\), got "):
         gen.server.app(engine.model)  # type: ignore[arg-type]
-    with pytest.raises(gen.ArgumentError, match="strict must be True or False, got 'no'"):
-        gen.server.app(engine, strict="no")
+    settings: list[tuple[dict[str, Any], str]] = [
+        ({"strict": "no"}, "strict must be True or False, got 'no'"),
+        ({"max_prompt": 4}, "got 'max_prompt'; did you mean 'max_prompts'\\?"),
+        ({"names": None}, "names must be a list of names, got None"),
+        ({"embedder": "vectors"}, "embedder must be an encoder, as from gen.load_encoder, got 'vectors'"),
+        ({"keys": ["secret"]}, r"keys must be a list of keys, as \[gen.server.keys.Key\(.*\)\].$"),  # without them
+    ]
+    for given, message in settings:
+        with pytest.raises(gen.ArgumentError, match=message):
+            gen.server.app(engine, **given)
