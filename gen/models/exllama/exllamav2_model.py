@@ -19,14 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gen.devices import Placement, describe, to_device
-from gen.errors import ArgumentError, DeviceError, ModelError, show_path
-from gen.models.base import Model, Rows
+from gen.devices import to_device
+from gen.errors import ArgumentError, ModelError, show_path
+from gen.models.base import Rows
 from gen.models.checkpoints import read_json
-from gen.models.exllama.shared import Checkpoint, Turns, errors_of, import_exllama, tensors_in
-from gen.models.idle_rows import Idle
-from gen.models.peer_copies import check_peer_copies
-from gen.samplers import Sampler
+from gen.models.exllama.shared import Checkpoint, ExllamaModel, Turns, errors_of, import_exllama, tensors_in
 
 CACHES = {"fp16": "ExLlamaV2Cache", "q8": "ExLlamaV2Cache_Q8", "q6": "ExLlamaV2Cache_Q6", "q4": "ExLlamaV2Cache_Q4"}
 _OTHERS = {"model", "submodules", "archparams"}  # attributes of a module that are not its weights
@@ -43,8 +40,8 @@ def _streams(devices: object) -> Sequence[torch.cuda.Stream]:
 TURNS = Turns(_streams)  # of all its models: they share streams, and each has one scratch memory
 
 
-class Exllamav2Model(Model):
-    """A model of exllamav2 behind `gen.models.base.Model`, which says what its attributes are.
+class Exllamav2Model(ExllamaModel):
+    """A model of exllamav2 behind `gen.models.base.Model`.
 
     Attributes:
         exl2_model: the ExLlamaV2 itself.
@@ -53,39 +50,18 @@ class Exllamav2Model(Model):
         window: the shortest sliding window of a layer; exllamav2 reads longer prompts wrong. None without windows.
     """
 
+    package = "exllamav2"
+
     def __init__(self, model: Any, checkpoint: Checkpoint, cache_class: Any, context_length: int) -> None:
-        config = model.config
         self.exl2_model = model
         self.params_class: Any = import_exllama("exllamav2.attn_params").Params
         self.loras: list[Any] | None = None
-        self.tokenizer = checkpoint.tokenizer
-        self.vocab_size: int = config.vocab_size  # its logits are padded to a multiple of 32
-        self.eos_token_ids = checkpoint.eos_token_ids
-        self.idle: Idle[object] = Idle()
-        self._checkpoint, self._cache_class = checkpoint, cache_class
-        self.context_length = context_length
+        self._cache_class = cache_class
         windows = [layer.sliding_window for layer in model.modules if getattr(layer, "sliding_window", 0)]
         self.window: int | None = min(windows, default=None)
-        if checkpoint.window is not None and not windows:  # exllamav2 attends to everything, not to a window
-            self.context_length = min(self.context_length, checkpoint.window)
-        layers = [torch.device(model.cache_map[index]) for index in range(config.num_hidden_layers)]
-        self.placement = Placement(
-            input_device=torch.device(model.modules[0].device()),
-            logits_device=torch.device(model.modules[-1].device()),
-            layer_devices=tuple(layers),
-            dtype=torch.float16,
-        )
-        self._check_places()
-        check_peer_copies(self.placement.devices)
-
-    def __repr__(self) -> str:
-        """What it is, where, and in which dtype."""
-        return describe("exllamav2", self._checkpoint.folder, self.placement)
-
-    @cached_property
-    def recommended_sampler(self) -> Sampler:
-        """See `gen.models.generation_config.recommended_sampler`."""
-        return self._checkpoint.recommended_sampler(self.vocab_size)
+        layers = (model.cache_map[index] for index in range(model.config.num_hidden_layers))
+        places = (model.modules[0].device(), *layers, model.modules[-1].device())
+        super().__init__(checkpoint, model.config.vocab_size, context_length, windows, places)
 
     def load_lora(self, lora: str | Path | None) -> None:
         """Use a LoRA from now on, instead of the one before; None for none.
@@ -129,12 +105,6 @@ class Exllamav2Model(Model):
             return 1
         config = self.exl2_model.config
         return 512 // gcd(512, config.num_key_value_heads * config.head_dim)
-
-    def _check_places(self) -> None:
-        """Raise a DeviceError unless every weight is where it is used."""
-        for name, tensor, device in self._tensors():
-            if tensor.device != device:
-                raise DeviceError(f"exllamav2 was to put {name} on {device}, it is on {tensor.device}.")
 
     def weights(self) -> Iterator[tuple[str, Tensor, torch.device]]:
         """See `gen.models.base.Model.weights`."""

@@ -11,8 +11,6 @@ Rows that begin alike may share their first pages: see `gen.models.exllama.page_
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
-from itertools import chain
 from threading import Lock
 from typing import Any
 from weakref import finalize
@@ -20,63 +18,35 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
-from gen.devices import Placement, describe, to_device
-from gen.errors import DeviceError
-from gen.models.base import Inputs, Model, NoRoom, Rows
+from gen.devices import to_device
+from gen.models.base import Inputs, NoRoom, Rows
 from gen.models.exllama import shared
 from gen.models.exllama.page_table import PageTable
-from gen.models.exllama.shared import Checkpoint, tensors_in
-from gen.models.idle_rows import Idle
-from gen.models.peer_copies import check_peer_copies
+from gen.models.exllama.shared import Checkpoint, ExllamaModel, tensors_in
 from gen.models.transformers.snapshot import Snapshot
-from gen.samplers import Sampler
 
 PAGE = 256  # tokens
 _CHUNK = 2048  # tokens of a prompt that are read at once
 
 
-class Exllamav3Model(Model):
-    """A model of exllamav3 behind `gen.models.base.Model`, which says what its attributes are.
+class Exllamav3Model(ExllamaModel):
+    """A model of exllamav3 behind `gen.models.base.Model`.
 
     Attributes:
         exl3_model, cache: the Model and its Cache.
     """
 
+    package = "exllamav3"
+
     def __init__(self, model: Any, cache: Any, checkpoint: Checkpoint, context_length: int) -> None:
-        config = model.config
         self.exl3_model, self.cache = model, cache
-        self.tokenizer = checkpoint.tokenizer
-        self.vocab_size: int = config.vocab_size  # its logits are padded to a multiple of 128
-        self.eos_token_ids = checkpoint.eos_token_ids
-        self.idle: Idle[object] = Idle()
-        self._checkpoint = checkpoint
         self._free = list(range(cache.max_num_tokens // PAGE))
         self._returned: deque[int] = deque()  # given back, but not in `_free` yet
         self._lending = Lock()
-        self.context_length = context_length
         windows = [layer.sliding_window for layer in model if getattr(layer, "sliding_window", -1) > 0]
-        if checkpoint.window is not None and not windows:  # exllamav3 attends to everything, not to a window
-            self.context_length = min(self.context_length, checkpoint.window)
-        layers = [torch.device(layer.device) for layer in model.get_cache_layers()]
-        self.placement = Placement(
-            input_device=torch.device(model.modules[0].device),
-            logits_device=torch.device(model.output_device),
-            layer_devices=tuple(layers),
-            dtype=torch.float16,
-        )
-        for name, tensor, device in chain(self.weights(), self.working_memory()):
-            if tensor.device != device:
-                raise DeviceError(f"exllamav3 was to put {name} on {device}, it is on {tensor.device}.")
-        check_peer_copies(self.placement.devices)
-
-    def __repr__(self) -> str:
-        """What it is, where, and in which dtype."""
-        return describe("exllamav3", self._checkpoint.folder, self.placement)
-
-    @cached_property
-    def recommended_sampler(self) -> Sampler:
-        """See `gen.models.generation_config.recommended_sampler`."""
-        return self._checkpoint.recommended_sampler(self.vocab_size)
+        layers = (layer.device for layer in model.get_cache_layers())
+        places = (model.modules[0].device, *layers, model.output_device)
+        super().__init__(checkpoint, model.config.vocab_size, context_length, windows, places)
 
     @property
     def free_pages(self) -> int:

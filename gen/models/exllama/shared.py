@@ -11,7 +11,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -19,10 +21,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gen.devices import resolve_device
+from gen.devices import Placement, describe, resolve_device
 from gen.errors import ArgumentError, DeviceError, GenError, ModelError, check_number, show, show_path
+from gen.models.base import Model
 from gen.models.checkpoints import check_safetensors, find_path, load_tokenizer, read_config
 from gen.models.generation_config import read_eos, recommended_sampler
+from gen.models.idle_rows import Idle
+from gen.models.peer_copies import check_peer_copies
 from gen.runtime.forking import new_lock
 from gen.runtime.streams import lend
 from gen.samplers import Sampler
@@ -201,6 +206,54 @@ def _window(config: dict[str, Any]) -> int | None:
     if not config.get("use_sliding_window", by_default) or (kinds and "sliding_attention" not in kinds):
         return None
     return config.get("sliding_window") or None
+
+
+class ExllamaModel(Model):
+    """What models of both libraries have; `gen.models.base.Model` says what its attributes are.
+
+    Args:
+        vocab_size: their logits are padded to more numbers.
+        windows: those of layers that the library knows; without any, it attends to everything.
+        places: the devices of the embedding, of each layer, and of the logits.
+    """
+
+    package: str
+
+    def __init__(
+        self,
+        checkpoint: "Checkpoint",
+        vocab_size: int,
+        context_length: int,
+        windows: Sequence[int],
+        places: Iterable[Any],
+    ) -> None:
+        self.tokenizer, self.eos_token_ids = checkpoint.tokenizer, checkpoint.eos_token_ids
+        self.vocab_size, self.context_length = vocab_size, context_length
+        self.idle: Idle[object] = Idle()
+        self._checkpoint = checkpoint
+        if checkpoint.window is not None and not windows:
+            self.context_length = min(context_length, checkpoint.window)
+        first, *layers, last = map(torch.device, places)
+        self.placement = Placement(
+            input_device=first, logits_device=last, layer_devices=tuple(layers), dtype=torch.float16
+        )
+        self._check_places()
+        check_peer_copies(self.placement.devices)
+
+    def __repr__(self) -> str:
+        """What it is, where, and in which dtype."""
+        return describe(self.package, self._checkpoint.folder, self.placement)
+
+    @cached_property
+    def recommended_sampler(self) -> Sampler:
+        """See `gen.models.generation_config.recommended_sampler`."""
+        return self._checkpoint.recommended_sampler(self.vocab_size)
+
+    def _check_places(self) -> None:
+        """Raise a DeviceError unless every weight is where it is used."""
+        for name, tensor, device in chain(self.weights() or (), self.working_memory()):
+            if tensor.device != device:
+                raise DeviceError(f"{self.package} was to put {name} on {device}, it is on {tensor.device}.")
 
 
 class Turns:
