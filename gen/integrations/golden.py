@@ -6,6 +6,7 @@ docs/guides/golden.md.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,10 +126,8 @@ class Golden:
 
     def _verify(self, model: "Model", request: "Request", recorded: "Receipt") -> "Completion":
         """The completion that the test's own request would have, if it still gives the recorded tokens."""
-        from dataclasses import replace
-
         from gen.completions import Completion
-        from gen.errors import show
+        from gen.errors import ArgumentError, show
         from gen.loop.results.values import valued
         from gen.receipts.diffing import words
         from gen.receipts.verifying import verify
@@ -136,8 +135,6 @@ class Golden:
 
         __tracebackhide__ = True
         if reasons := unwritable(request):
-            from gen.errors import ArgumentError
-
             raise ArgumentError(f"gen_golden records no text with {' and '.join(reasons)}: they are no plain values.")
         now = {**asked(request), "seed": request.seeds[0]}
         found = verify(model, replace(recorded, **now))

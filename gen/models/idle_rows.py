@@ -4,7 +4,7 @@ prefixes that were read before."""
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from threading import RLock
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 import torch
@@ -12,25 +12,6 @@ import torch
 from gen.runtime.forking import new_lock
 
 T = TypeVar("T")
-
-
-class Closable(Protocol):
-    """An engine, as a model sees it."""
-
-    @property
-    def closed(self) -> bool: ...
-
-    def close(self) -> None: ...
-
-
-class Forgetful(Protocol):
-    """The prefixes that were read before, as a model sees them."""
-
-    def forget(self) -> None: ...
-
-
-E = TypeVar("E", bound=Closable)
-F = TypeVar("F", bound=Forgetful)
 
 
 class Idle(Generic[T]):
@@ -44,8 +25,8 @@ class Idle(Generic[T]):
 
     def __init__(self) -> None:
         self._kept: deque[T] = deque(maxlen=1)
-        self._engine: Closable | None = None
-        self._prefixes: Forgetful | None = None
+        self._engine: Any = None  # an `EngineThread`
+        self._prefixes: Any = None  # a `PrefixTree`
         self._changing = new_lock(RLock)  # for engine and prefixes; no engine is made while it is held
         self.token_bytes: Mapping[torch.device, float] | None = None
         self._refused: tuple[object, dict[Hashable, str]] = None, {}
@@ -69,9 +50,9 @@ class Idle(Generic[T]):
             self._refused = rests_on, {}
         return self._refused[1]
 
-    def engine(self, make: Callable[[], E]) -> E:
+    def engine(self, make: Callable[[], Any]) -> Any:
         """The model's engine; it is made at the first call, and again after it was closed."""
-        made: E | None = None
+        made: Any = None
         while True:
             with self._changing:
                 if made is not None and (self._engine is None or self._engine.closed):
@@ -80,15 +61,15 @@ class Idle(Generic[T]):
             if engine is not None and not engine.closed:
                 if made is not None and made is not engine:  # another thread was first
                     made.close()
-                return engine  # type: ignore[return-value]  # engines are of one kind
+                return engine
             made = make()
 
-    def prefixes(self, make: Callable[[], F]) -> F:
+    def prefixes(self, make: Callable[[], Any]) -> Any:
         """The prefixes that were read before; made at the first call."""
         with self._changing:
             if self._prefixes is None:
                 self._prefixes = make()
-            return self._prefixes  # type: ignore[return-value]  # there is one kind
+            return self._prefixes
 
     def clear(self) -> None:
         """Keep nothing: close the engine, which gives its rows back, then drop the rows and the prefixes."""

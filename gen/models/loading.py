@@ -235,34 +235,22 @@ def _take(
     *,
     own: bool,
 ) -> TransformersModel:
-    """The adapter for a model, after it was probed.
+    """The adapter for a model that reads only texts, or images too, after it was probed.
 
     Args:
         own: whether nobody but gen has the model.
     """
-    taken = _adapter(model, tokenizer, context_length, own)
-    if probe:
-        probe_model(taken)
-    taken.replay = replay
-    return taken
-
-
-def _adapter(
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase | ProcessorMixin",
-    context_length: int | None,
-    own: bool,
-) -> TransformersModel:
-    """The adapter for a model that reads only texts, or images too."""
     processor = None if hasattr(tokenizer, "get_vocab") else tokenizer  # some tokenizers have a tokenizer too
-    name = type(model).__name__
-    if not reads_images(model):
-        if processor is not None:
-            raise ModelError(f"{name} reads no images; give processor.tokenizer instead of the processor.")
-        return TransformersModel(model, tokenizer, context_length, own=own)
-    if not hasattr(processor, "image_processor"):
+    name, reads = type(model).__name__, reads_images(model)
+    if processor is not None and not reads:
+        raise ModelError(f"{name} reads no images; give processor.tokenizer instead of the processor.")
+    if reads and not hasattr(processor, "image_processor"):
         raise ModelError(
             f"{name} reads images, which {type(tokenizer).__name__} cannot prepare; give the model's processor, as "
             "AutoProcessor.from_pretrained loads it."
         )
-    return VisionModel(model, processor, context_length, own=own)
+    taken = (VisionModel if reads else TransformersModel)(model, tokenizer, context_length, own=own)
+    if probe:
+        probe_model(taken)
+    taken.replay = replay
+    return taken

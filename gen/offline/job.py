@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gen.arguments import LARGEST
-from gen.errors import ArgumentError, GenError, check_number, show, show_path
+from gen.arguments import check_flag, read_whole
+from gen.errors import ArgumentError, GenError, show, show_path
 from gen.offline.described import as_json, describe_sampler, describe_speculate, describe_type
 from gen.offline.driver import Driver
 from gen.offline.executors.processes import Processes
@@ -175,15 +175,12 @@ def run_batch(
         raise ArgumentError('ray_address is for the executor "ray"; give executor="ray" too.')
     flags = {"retry_failed": retry_failed, "dry_run": dry_run, "progress": progress, "receipts": receipts}
     for name, flag in flags.items():  # workers check the others
-        if not isinstance(flag, bool):
-            raise ArgumentError(f"{name} must be True or False, got {show(flag)}")
-    numbers = as_json({"batch_size": batch_size, "part_rows": part_rows, "seed": seed, "retries": retries})
-    for name in ("batch_size", "part_rows"):
-        if numbers[name] is not None:
-            check_number(name, numbers[name], minimum=1, whole=True)
+        check_flag(name, flag)
+    sizes = {"batch_size": batch_size, "part_rows": part_rows}
+    sizes = {name: None if size is None else read_whole(name, size, minimum=1) for name, size in sizes.items()}
     if seed is not None:
-        check_number("seed", numbers["seed"], minimum=0, maximum=LARGEST, whole=True)
-    check_number("retries", numbers["retries"], minimum=0, whole=True)
+        read_whole("seed", seed)
+    read_whole("retries", retries)
     if describe and output_type is None:
         raise ArgumentError("describe=True describes the job's output type, and it has none; give an output type.")
     if retries and output_type is None:
@@ -203,8 +200,7 @@ def run_batch(
         folder=folder,
         settings=as_json(settings),
         executor=RayActors(ray_address) if executor == "ray" else Processes(_read_devices(devices)),
-        batch_size=numbers["batch_size"],
-        part_rows=numbers["part_rows"],
+        **sizes,
         progress=progress,
         drafts=None if drafts is None else _read_drafts(drafts),
     )

@@ -78,7 +78,9 @@ class FieldScorer:
             )
         if not constraint.accepts(completion.text):
             raise ArgumentError(f"fields are those of a whole value, and this text is none: {show(completion.text)}.")
-        leaves = _leaves(completion.text, _skip(completion.text, 0), ())[0] if in_json else [_whole(completion.text)]
+        leaves = [_Leaf((), 0, len(completion.text))]
+        if in_json:
+            leaves, _ = _leaves(completion.text, _skip(completion.text, 0), ())
         texts = constraint.vocabulary.texts
         spelled = [texts[token_id] for token_id in completion.token_ids]
         data = completion.text.encode()
@@ -149,11 +151,6 @@ def _spelt(model: Model, texts: Sequence[bytes], answer: bytes, place: _Place, o
         if b"".join(texts[one] for one in tokens) == wanted:
             return tuple(tokens)
     return ()
-
-
-def _whole(text: str) -> _Leaf:
-    """A text that is a leaf itself."""
-    return _Leaf((), 0, len(text))
 
 
 def _skip(text: str, at: int) -> int:

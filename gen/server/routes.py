@@ -82,7 +82,7 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
         """
 
         async def answer(request: Request) -> Answer:
-            account = account_of(request)
+            account: Account = request.state.account
             account.endpoint = name
             try:
                 account.key = keys.begin(request.headers)
@@ -108,9 +108,9 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
         """A handler that answers to a body. All that it does counts in the request's time."""
 
         async def handle(request: Request) -> Answer:
-            account, wanted = account_of(request), served.under_way.request(settings.request_timeout)
+            wanted = served.under_way.request(settings.request_timeout)
             data = await wanted.result(read_body(request, settings.max_body_mb * 2**20))
-            return await wanted.result(answer(account, wanted, data), request.receive)
+            return await wanted.result(answer(request.state.account, wanted, data), request.receive)
 
         return handle
 
@@ -144,14 +144,14 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
         return posted(answer)
 
     async def health(request: Request) -> Response:
-        account_of(request).endpoint = None  # it is neither counted nor logged
+        request.state.account.endpoint = None  # it is neither counted nor logged
         state = served.health()
         if state == "ok" and served.draining and request.url.path != "/health/live":
             state = "draining"
         return JSONResponse({"status": state}, 200 if state == "ok" else 503)
 
     async def described(request: Request) -> Response:
-        account_of(request).endpoint = None
+        request.state.account.endpoint = None
         return JSONResponse(describe({path: (name, body) for path, name, body, *_ in (*TEXTS, *OTHERS)}))
 
     async def count(request: Request) -> Response:
@@ -188,12 +188,6 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
     )
     application.state.served, application.state.metrics = served, metrics
     return application
-
-
-def account_of(request: Request) -> Account:
-    """What is told of a request."""
-    account: Account = request.state.account
-    return account
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

@@ -4,11 +4,9 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gen.completions import Completion, StreamEvent
-from gen.errors import GenError
 from gen.server.accounts import Account
 from gen.server.errors import ApiError, ClientGone, told
 from gen.server.served import Asked
@@ -112,32 +110,6 @@ def event(value: object, name: str = "") -> str:
     return f"event: {name}\n{data}" if name else data
 
 
-def usage_of(made: Sequence[Completion], prompt_tokens: int, tokenizer: Tokenizer, n: int) -> dict[str, Any]:
-    """The usage in the form of OpenAI's completions and chat completions.
-
-    Args:
-        n: how many of the texts each prompt has, one after the other.
-    """
-    new = sum(len(one.token_ids) for one in made)
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": new,
-        "total_tokens": prompt_tokens + new,
-        "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in made[::n])},
-        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens(made, tokenizer)},
-    }
-
-
 def reasoning_tokens(made: Sequence[Completion], tokenizer: Tokenizer) -> int:
     """How many tokens the thoughts have."""
     return sum(one.reasoning_tokens or len(tokenizer.encode_plain(one.reasoning)) for one in made if one.reasoning)
-
-
-def receipt_of(completion: Completion, *, asked: bool) -> dict[str, Any]:
-    """The fields that say how a text was made, if they are asked for: its receipt, or why it has none."""
-    if not asked:
-        return {}
-    try:
-        return {"receipt": asdict(completion.receipt)}
-    except GenError as error:
-        return {"receipt": None, "receipt_error": str(error)}

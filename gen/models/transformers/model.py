@@ -4,6 +4,7 @@ import inspect
 import logging
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -19,7 +20,7 @@ from gen.models.base import Model, Rows
 from gen.models.generation_config import eos_of_config, read_eos, recommended_sampler
 from gen.models.idle_rows import Idle
 from gen.models.rotary import Rotary
-from gen.models.transformers.placement import embedding_rows, read_placement, runs_on, with_dtypes_of
+from gen.models.transformers.placement import dtypes_of, embedding_rows, read_placement, runs_on
 from gen.models.transformers.snapshot import Snapshot
 from gen.models.transformers.training import acts_in_training
 from gen.models.transformers.wrappers import innermost
@@ -95,7 +96,7 @@ class TransformersModel(Model):
         """Where the model's parts are; its dtype follows the model's, which `hf_model.half()` changes."""
         known, stored = self._placement, self._inner.dtype
         if stored != self._stored or known.packed_dtype is not None:
-            self._stored, self._placement = stored, with_dtypes_of(self._inner, known)
+            self._stored, self._placement = stored, replace(known, **dtypes_of(self._inner))
             if self._placement != known:
                 self.idle.token_bytes = None
         return self._placement

@@ -1,7 +1,6 @@
 """Reads where a transformers model is: on one device, or spread by accelerate."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -35,17 +34,13 @@ def read_placement(model: "PreTrainedModel") -> Placement:
         logits_device=logits_device,
         layer_devices=layer_devices,
         vision_device=runs_on(vision) if (vision := _vision_part(model)) is not None else None,
-        **_dtypes(model),
+        **dtypes_of(model),
         offloaded=any(getattr(hook, "offload", False) for module in model.modules() for hook in _hooks(module)),
     )
 
 
-def with_dtypes_of(model: "PreTrainedModel", placement: Placement) -> Placement:
-    """The placement with the dtypes that the model has now."""
-    return replace(placement, **_dtypes(model))
-
-
-def _dtypes(model: "PreTrainedModel") -> dict[str, Any]:
+def dtypes_of(model: "PreTrainedModel") -> dict[str, Any]:
+    """The dtypes that the model has now, as a `Placement` names them."""
     packed = packed_dtype(model)
     return {"dtype": torch.float32 if packed else model.dtype, "packed_dtype": packed}
 

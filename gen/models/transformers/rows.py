@@ -86,7 +86,8 @@ class TransformersRows(Rows):
         inputs = inputs or [{}] * len(prompts)
         logits = []
         for run in self._runs(prompts, starts, inputs, targets):
-            here, those = _slice(targets[run]), prompts[run]
+            read = targets[run]
+            here, those = slice(read.start, read.stop, read.step), prompts[run]
             if starts[run.start] and self.whole_prompts and not self._model.reads_on:
                 # token by token; all are of one length, as in any such run
                 for at, token_ids in enumerate(zip(*those, strict=True), starts[run.start]):
@@ -103,15 +104,13 @@ class TransformersRows(Rows):
 
     def look_at(self, lengths: Sequence[int]) -> None:
         """See `gen.models.base.Rows.look_at`; on CUDA all rows attend to all columns of a step."""
+        # of the first layer that has any; those before it may be recurrent
+        keys = next((state.columns["keys"] for state in self._states if "keys" in state.columns), None)
         if not lengths or not self._position.is_cpu:
             self._plan.look_at_all()
-        elif self._attention is not None and (keys := self._some_keys()) is not None:
+        elif self._attention is not None and keys is not None:
             there = [row for row in self._rooms if row < len(lengths) and lengths[row]]  # else free, or being read
             self._plan.look(lengths, keys, there)
-
-    def _some_keys(self) -> Tensor | None:
-        """The keys of the first layer that has any; the layers before it may be recurrent."""
-        return next((state.columns["keys"] for state in self._states if "keys" in state.columns), None)
 
     def step(self, token_ids: Tensor, view: int) -> Tensor:
         """See `gen.models.base.Rows.step`."""
@@ -181,8 +180,7 @@ class TransformersRows(Rows):
 
     def reorder(self, ancestors: Tensor, view: int) -> None:
         """See `gen.models.base.Rows.reorder`."""
-        if not self._sides:
-            self._lay_side_by_side()
+        self._sides = self._sides or side_by_side(self._states)
         count = len(ancestors)
         on = {ancestors.device: ancestors}  # one copy per device
         for tensor, axis in self._tensors(view):
@@ -248,7 +246,7 @@ class TransformersRows(Rows):
         for state in self._states:
             state.grow(length, self._rooms)
         if self._sides:
-            self._lay_side_by_side()
+            self._sides = side_by_side(self._states)
         self.length = max(length, *rooms.values()) if rooms else length
         self._bound()
         self._column.clamp_(max=self._most[0])
@@ -277,10 +275,6 @@ class TransformersRows(Rows):
         for tensor, axis, columns in self._sides:
             yield tensor[..., :view, :] if columns else tensor, axis
         yield self._counts[:2], 1
-
-    def _lay_side_by_side(self) -> None:
-        """Put the layers' tensors side by side, so that few launches serve all layers."""
-        self._sides = side_by_side(self._states)
 
     def _bound(self) -> None:
         """Set how far each row counts: its last column, the last position, and as many tokens as there is room for."""
@@ -372,8 +366,10 @@ class TransformersRows(Rows):
         for layer, state in zip(cache.layers, self._states, strict=True):
             if getattr(layer, "conv_states", None) is not None:
                 state.write_summaries(rows, layer)
-        highest = positions.amax(-1, keepdim=True).view(-1, len(prompts), 1).amax(0) + 1 if inputs else None
-        self._set_next(rows, torch.tensor(lengths, device="cpu") + begins.squeeze(1), highest)
+        ends = torch.tensor(lengths, device="cpu").unsqueeze(1) + begins
+        highest = positions.amax(-1, keepdim=True).view(-1, len(prompts), 1).amax(0) + 1 if inputs else ends
+        self._column[rows] = to_device(ends.squeeze(1), device)
+        self._position[rows] = to_device(highest.clamp(max=model.context_length - 1), device)
         return logits if places else logits.squeeze(1)
 
     def _prompt_place(self, rows: slice, starts: Sequence[int], width: int, *, in_blocks: bool) -> Place:
@@ -385,13 +381,6 @@ class TransformersRows(Rows):
         if start and self._counts.device.type == "cpu":  # steps have written no more since the row was cleared
             used = int(self._column[rows].max()) + 1
         return Place(rows=rows, width=width, view=view, start=start, used=used)
-
-    def _set_next(self, rows: slice, columns: Tensor, positions: Tensor | None = None) -> None:
-        """Set where the rows' next tokens go: columns (n,), and positions (n, 1) if these differ; on the CPU."""
-        self._column[rows] = to_device(columns, self._column.device)
-        positions = columns.unsqueeze(1) if positions is None else positions
-        highest = positions.clamp(max=self._model.context_length - 1)
-        self._position[rows] = to_device(highest, self._position.device)
 
     def _kept(self, lengths: Collection[int], count: int, width: int = 0, *, pads: bool = True) -> Sequence[int]:
         """The tokens, counted from 1, after which logits are made for `count` prompts, of these at least.
@@ -411,10 +400,6 @@ def _for_each(count: int, mask: "Mask") -> "Mask":
     if isinstance(mask, dict):
         return {kind: None if one is None else one.expand(count, -1, -1, -1) for kind, one in mask.items()}
     return mask if mask is None else mask.expand(count, *[-1] * (mask.dim() - 1))
-
-
-def _slice(rows: range) -> slice:
-    return slice(rows.start, rows.stop, rows.step)
 
 
 def _pad_right(prompts: Sequence[Sequence[int]], width: int) -> Tensor:

@@ -18,7 +18,6 @@ from gen.server.protocols.chunks import ChunkedBody, ChunkWriter, Likeliest
 from gen.server.sampling import NOT_SUPPORTED
 from gen.server.served import Served
 from gen.server.texts import Ended
-from gen.server.writing import usage_of
 
 
 class ChatBody(ChunkedBody):
@@ -138,7 +137,7 @@ class ChatWriter(ChunkWriter):
         answer = self._head | {
             "object": "chat.completion",
             "choices": [self._choice(number, one) for number, one in enumerate(ended)],
-            "usage": usage_of([one.completion for one in ended], prompt_tokens, self._tokenizer, self._n),
+            "usage": self._usage([one.completion for one in ended], prompt_tokens),
         }
         if (top := self._body.prompt_logprobs) is not None:
             before = likely_prompt(self.texts.prompt_ids(0), ended[0].said.prompt_logprobs or [], top)

@@ -2,18 +2,20 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from gen.completions import Completion
+from gen.errors import GenError
 from gen.server.bodies import Body, Known
 from gen.server.errors import ApiError, in_openai_form, refused
 from gen.server.output_types import FORMAT, new_id, type_of_format, type_of_structure
 from gen.server.sampling import SamplingFields
 from gen.server.served import Asked
 from gen.server.texts import Texts
-from gen.server.writing import event, receipt_of, usage_of
+from gen.server.writing import event, reasoning_tokens
 from gen.tokens.tokenizers import Tokenizer
 
 _FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
@@ -63,11 +65,16 @@ class ChunkedBody(SamplingFields):
             itself: the finish_reason if it has ended by itself, and no stop has cut its calls of tools.
         """
         reason = _FINISHED[completion.finish_reason or "length"]
-        return {
+        told: dict[str, Any] = {
             "finish_reason": itself if reason == "stop" and completion.value is not None else reason,
             "stop_reason": completion.stop_reason,
-            **receipt_of(completion, asked=self.return_receipt),
         }
+        if self.return_receipt:
+            try:
+                told["receipt"] = asdict(completion.receipt)
+            except GenError as error:
+                told |= {"receipt": None, "receipt_error": str(error)}
+        return told
 
 
 class ChunkWriter:
@@ -88,11 +95,21 @@ class ChunkWriter:
 
     def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
         if self._with_usage:
-            yield self._event([], usage_of(made, prompt_tokens, self._tokenizer, self._n))
+            yield self._event([], self._usage(made, prompt_tokens))
         yield "data: [DONE]\n\n"
 
     def fail(self, error: ApiError) -> Iterable[str]:
         yield event(in_openai_form(error))
+
+    def _usage(self, made: Sequence[Completion], prompt_tokens: int) -> dict[str, Any]:
+        new = sum(len(one.token_ids) for one in made)
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": new,
+            "total_tokens": prompt_tokens + new,
+            "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in made[:: self._n])},
+            "completion_tokens_details": {"reasoning_tokens": reasoning_tokens(made, self._tokenizer)},
+        }
 
     def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> str:
         """A chunk."""

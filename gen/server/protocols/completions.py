@@ -14,7 +14,6 @@ from gen.server.protocols.chunks import ChunkedBody, ChunkWriter, Likeliest
 from gen.server.sampling import NOT_SUPPORTED
 from gen.server.served import Asked, Served
 from gen.server.texts import Ended
-from gen.server.writing import usage_of
 from gen.tokens.tokenizers import Tokenizer
 
 
@@ -99,7 +98,7 @@ class CompletionWriter(ChunkWriter):
             | self._of_prompt(number, one.said)
             for number, one in enumerate(ended)
         ]
-        usage = usage_of([one.completion for one in ended], prompt_tokens, self._tokenizer, self._n)
+        usage = self._usage([one.completion for one in ended], prompt_tokens)
         return {**self._head, "choices": choices, "usage": usage}
 
     def begin(self, prompt_tokens: int) -> Iterable[str]:

@@ -48,14 +48,12 @@ def embeddings(served: Served, body: EmbeddingsBody) -> dict[str, Any]:
         if wanted < vectors.shape[1]:
             vectors = vectors[:, :wanted]
             vectors = normalize(vectors) if embedder.recipe.normalize else vectors
-    data = [
-        {
-            "object": "embedding",
-            "index": number,
-            "embedding": _in_base64(vector) if body.encoding_format == "base64" else vector.tolist(),
-        }
-        for number, vector in enumerate(vectors)
-    ]
+    data = []
+    for number, vector in enumerate(vectors):
+        numbers: Any = vector.tolist()
+        if body.encoding_format == "base64":  # of float32, little-endian, which is what OpenAI's clients ask for
+            numbers = base64.b64encode(vector.numpy().astype("<f4").tobytes()).decode()
+        data.append({"object": "embedding", "index": number, "embedding": numbers})
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": data, "model": name, "usage": usage}
 
@@ -97,11 +95,6 @@ def _compared(
         found.append(_embedded(prompted, texts))
     (first, read), (second, more) = found
     return name, normalize(first), normalize(second), read + more
-
-
-def _in_base64(vector: Any) -> str:
-    """The numbers in base64, as float32, little-endian, which is what OpenAI's clients ask for."""
-    return base64.b64encode(vector.numpy().astype("<f4").tobytes()).decode()
 
 
 class RerankBody(EmbedderBody):
