@@ -3,7 +3,7 @@
 The driver imports no torch: a first worker answers what needs the model, before any part is begun.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -160,10 +160,13 @@ def run_batch(
         GenError: another driver works in the folder, no device is left, or memory does not hold this many rows.
         OSError: the folder cannot be written to.
     """
-    given = {name: value for name, value in locals().items() if name not in _OF_THE_CALL}
+    asked = dict(locals())
+    given = {name: value for name, value in asked.items() if name not in _OF_THE_CALL}
+    if not isinstance(inputs, Path | Iterable):
+        raise ArgumentError(f"inputs must be a file or a list of files, got {show(inputs)}")
     names = [str(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
     folder = _read_folder(out)
-    if not isinstance(model, str | Path):
+    if not isinstance(model, str | Path) or not str(model):
         raise ArgumentError(f"model must be the name or the folder of a model, which workers load, got {show(model)}")
     if logits_processors is not None:
         raise ArgumentError("logits_processors are functions, which a job's manifest cannot have; leave them out.")
@@ -173,11 +176,11 @@ def run_batch(
         raise ArgumentError("with the executor ray each actor has a GPU that Ray chooses; leave devices out.")
     if executor == "local" and ray_address is not None:
         raise ArgumentError('ray_address is for the executor "ray"; give executor="ray" too.')
-    flags = {"retry_failed": retry_failed, "dry_run": dry_run, "progress": progress, "receipts": receipts}
-    for name, flag in flags.items():  # workers check the others
-        check_flag(name, flag)
-    sizes = {"batch_size": batch_size, "part_rows": part_rows}
-    sizes = {name: None if size is None else read_whole(name, size, minimum=1) for name, size in sizes.items()}
+    for name in ("retry_failed", "dry_run", "progress", "receipts"):  # workers check the others
+        check_flag(name, asked[name])
+    for name in ("batch_size", "part_rows"):
+        if asked[name] is not None:
+            asked[name] = read_whole(name, asked[name], minimum=1)
     if seed is not None:
         read_whole("seed", seed)
     read_whole("retries", retries)
@@ -200,7 +203,8 @@ def run_batch(
         folder=folder,
         settings=as_json(settings),
         executor=RayActors(ray_address) if executor == "ray" else Processes(_read_devices(devices)),
-        **sizes,
+        batch_size=asked["batch_size"],
+        part_rows=asked["part_rows"],
         progress=progress,
         drafts=None if drafts is None else _read_drafts(drafts),
     )
@@ -230,7 +234,8 @@ def _read_drafts(drafts: str | Path) -> Path:
 def _read_devices(devices: str | Sequence[str] | None) -> list[str] | None:
     if devices is None:
         return None
-    names = devices.split(",") if isinstance(devices, str) else [str(device) for device in devices]
-    if not names or not all(name.strip() for name in names):
+    given: Any = devices.split(",") if isinstance(devices, str) else devices
+    names = [str(name).strip() for name in given] if isinstance(given, Iterable) else []
+    if not names or not all(names):
         raise ArgumentError(f'devices must be names, as ["cuda:0", "cuda:1"] or "cuda:0,cuda:1", got {show(devices)}')
-    return [name.strip() for name in names]
+    return names

@@ -96,7 +96,7 @@ def check_template(template: str) -> None:
     """Raise an ArgumentError unless a template has the names of columns in braces."""
     try:
         parts = list(Formatter().parse(template))
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ArgumentError(f"the prompt template {show(template)} cannot be read: {error}") from error
     names = [name for _, name, _, _ in parts if name is not None]
     if not names or not all(names) or any(form or conversion for _, _, form, conversion in parts):

@@ -366,6 +366,7 @@ def _inner() -> Any:
     ("arguments", "message"),
     [
         ({"inputs": []}, "give at least one input"),
+        ({"inputs": None}, "inputs must be a file or a list of files, got None"),
         ({"inputs": ["nowhere.jsonl"]}, "is no file"),
         ({"inputs": ["a.jsonl", "a.jsonl"]}, "an input is given twice"),
         ({"inputs": ["empty.jsonl"]}, "has no rows"),
@@ -377,9 +378,11 @@ def _inner() -> Any:
         ({"dry_run": "no"}, "dry_run must be True or False, got 'no'"),
         ({"receipts": 1}, "receipts must be True or False, got 1"),
         ({"devices": "cpu,"}, "devices must be names"),
+        ({"devices": 0}, "devices must be names, as .* got 0"),
         ({"prompt_template": "no column"}, "names of columns in braces"),
         ({"prompt_template": "{a!r}"}, "names of columns in braces"),
         ({"prompt_template": "{a"}, "cannot be read"),
+        ({"prompt_template": 5}, "template 5 cannot be read: expected str"),
         ({"logits_processors": [print]}, "logits_processors are functions"),
         ({"sampler": object()}, "a job's sampler is written into its manifest"),
         ({"output_type": _inner()}, "cannot be imported"),
@@ -392,6 +395,7 @@ def _inner() -> Any:
         ({"retries": 1}, "retries ask again for values of the job's output type, and it has none"),
         ({"speculate": True}, 'speculate must be "auto", False or'),
         ({"model": print}, "model must be the name or the folder of a model, which workers load"),
+        ({"model": ""}, "model must be the name or the folder of a model, .* got ''"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_a_worker_starts(
