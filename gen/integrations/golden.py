@@ -5,7 +5,7 @@ docs/guides/golden.md.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,8 +87,7 @@ class Golden:
             raise gen.ArgumentError(f"gen_golden takes no {', '.join(sorted(unknown))}.")
         if self._update:
             made: Any = gen.generate(model, prompt, output_type, details=True, **settings)
-            self._made += [one.receipt for one in _flat(made)]
-            return _values(made)
+            return self._record(made)
         call = read_call(model, prompt, output_type, Settings(**settings), details=True)
         requests = call.submitted()
         receipts = self._take(len(requests))
@@ -99,6 +98,13 @@ class Golden:
         ]
         single = [values[0] if len(values) == 1 else values for values in of_prompts]
         return single if call.batch else single[0]
+
+    def _record(self, made: Any) -> Any:
+        """Keep the receipts of completions, or of lists of them; returns their values."""
+        if isinstance(made, list):
+            return [self._record(one) for one in made]
+        self._made.append(made.receipt)
+        return made.value
 
     def end(self) -> None:
         """Write the receipts, or see that all of them have been asked for."""
@@ -164,14 +170,6 @@ class Golden:
 
 
 _ADVICE = "run pytest --update-gen-golden, look at what it has written, and commit it."
-
-
-def _flat(made: Any) -> "Sequence[Completion]":
-    return [one for some in made for one in _flat(some)] if isinstance(made, list) else [made]
-
-
-def _values(made: Any) -> Any:
-    return [_values(one) for one in made] if isinstance(made, list) else made.value
 
 
 def _changed(recorded: "Receipt", now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -52,7 +52,7 @@ class Idle(Generic[T]):
 
     def engine(self, make: Callable[[], Any]) -> Any:
         """The model's engine; it is made at the first call, and again after it was closed."""
-        made: Any = None
+        made = None
         while True:
             with self._changing:
                 if made is not None and (self._engine is None or self._engine.closed):

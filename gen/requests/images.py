@@ -99,20 +99,19 @@ def take_images(
     for number, message in enumerate(messages):
         content = message.get("content")
         if isinstance(content, list | tuple):
-            parts = [_plain_part(part) for part in content]
+            parts = [*map(_plain_part, content)]
             for place, part in enumerate(parts):
-                given = [part[key] for key in _KEYS if part.get(key) is not None] if _is_image(part) else []
+                if not isinstance(part, Mapping) or part.get("type") != "image":
+                    continue
+                given = [part[key] for key in _KEYS if part.get(key) is not None]
                 if given and not readable:
                     raise ArgumentError(
                         f"message {number}, part {place} is an image, and this model reads no images; load a "
                         "vision-language model, or leave images out."
                     )
                 found += given
-            places = [
-                {key: value for key, value in part.items() if key not in _KEYS} if _is_image(part) else part
-                for part in parts
-            ]
-            message = {**message, "content": places}
+                parts[place] = {key: value for key, value in part.items() if key not in _KEYS}
+            message = {**message, "content": parts}
         bare.append(message)
     names = (f"image {number} of the messages" for number in range(len(found)))
     return bare, [read_image(image, name, local_files) for image, name in zip(found, names, strict=False)]
@@ -124,10 +123,6 @@ def _plain_part(part: Any) -> Any:
         return part
     image = part.get("image_url")
     return {"type": "image", "url": image.get("url") if isinstance(image, Mapping) else image}
-
-
-def _is_image(part: object) -> bool:
-    return isinstance(part, Mapping) and part.get("type") == "image"
 
 
 def read_image(image: object, name: str, local_files: bool = True, most_pixels: int = MOST_PIXELS) -> "Image":

@@ -213,10 +213,9 @@ class Scorer:
     def _run_together(self, batch: list[_Group]) -> list[_Found]:
         batch = sorted(batch, key=lambda group: -len(group.read))  # the longest first: the last rows run out first
         others = [(row, *one) for row, group in enumerate(batch) if group.splits for one in group.pairs]
-        others = sorted(
-            (one for one in others if len(one[2].continuation) > 1), key=lambda one: -len(one[2].continuation)
-        )
-        longest = max((len(pair.continuation) for _, _, pair in others), default=1)
+        others = [one for one in others if len(one[2].continuation) > 1]
+        others.sort(key=lambda one: -len(one[2].continuation))
+        longest = len(others[0][2].continuation) if others else 1
         length = _length(batch)
         side_by_side = max(1, min(len(others), self._tokens // longest, self._room // length - len(batch)))
         rows = new_rows(self._model, len(batch) + (side_by_side if others else 0), length)
