@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from gen.errors import UnknownArgumentError, refuse_unknown, show
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
+from gen.samplers.kinds import NAMES
 
 Hints = Mapping[tuple[str, ...], str]
 """What to write, by the names that it is for; {} is the value that came, and {name} the name."""
@@ -140,11 +141,10 @@ def _samplers(unknown: Mapping[str, Any]) -> Iterator[str]:
         chosen = [BeamSearchSampler, MultinomialSampler]
     elif settings.get("do_sample") is False:
         chosen = [GreedySampler]
-    made = {GreedySampler: "greedy", MultinomialSampler: "multinomial", BeamSearchSampler: "beam_search"}
     sampled = "do_sample" in settings
     for sampler in chosen:
         own = {field.name for field in fields(sampler) if field.init} & settings.keys()
         if own or sampled:
             written = ", ".join(f"{name}={show(settings.pop(name), 40)}" for name in [*settings] if name in own)
-            yield f"sampler=gen.samplers.{made[sampler]}({written})"
+            yield f"sampler=gen.samplers.{NAMES[sampler]}({written})"
         sampled = False

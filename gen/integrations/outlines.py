@@ -8,6 +8,7 @@ outlines.generate.text(model)("Once upon a time", stop_at=["."])
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -15,6 +16,7 @@ import gen.samplers
 from gen.errors import ArgumentError
 from gen.integrations.outlines_exl2 import OutlinesExl2, OutlinesState, exl2
 from gen.runtime.forking import new_lock
+from gen.samplers import GreedySampler, MultinomialSampler
 
 VERSION = "0.0.46"
 _SAMPLERS = (
@@ -116,9 +118,9 @@ def _sequence_generator(theirs: Any) -> Any:
     """Outlines' loop; an exl2 model learns here whether its sampler ever continues another row."""
 
     def sequence_generator(model: Any, sampler: Any, *arguments: Any, **named: Any) -> Any:
-        return theirs(
-            model.call_for(sampler) if isinstance(model, OutlinesExl2) else model, sampler, *arguments, **named
-        )
+        if isinstance(model, OutlinesExl2):
+            model = partial(model, reorders=type(sampler) not in (GreedySampler, MultinomialSampler))
+        return theirs(model, sampler, *arguments, **named)
 
     return sequence_generator
 

@@ -1,6 +1,6 @@
 """An exllamav2 model with Outlines 0.0.46's interface: it takes token ids, a mask and a state, and gives logits."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from torch import Tensor
 from gen.errors import ArgumentError, show
 from gen.models.exllama.exllamav2 import from_exllamav2
 from gen.models.exllama.exllamav2_model import Exllamav2Model, Exllamav2Rows
-from gen.samplers import GreedySampler, MultinomialSampler
 
 _HEADROOM = 64  # how many new tokens a cache has room for before it grows
 
@@ -30,33 +29,23 @@ class OutlinesExl2:
         self.model = gen_model.exl2_model
         self.device = gen_model.placement.logits_device
 
-    def __call__(
-        self, input_ids: Tensor, attention_mask: Tensor, kv_cache: "OutlinesState | None" = None
-    ) -> tuple[Tensor, "OutlinesState"]:
-        """The logits after the last token, for any sampler; see `call_for`."""
-        return self._call(input_ids, attention_mask, kv_cache, reorders=True)
-
-    def call_for(self, sampler: object) -> Callable[..., tuple[Tensor, "OutlinesState"]]:
-        """The model for one sampler: greedy and multinomial samplers never continue another row."""
-        reorders = type(sampler) not in (GreedySampler, MultinomialSampler)
-
-        def call(
-            input_ids: Tensor, attention_mask: Tensor, kv_cache: "OutlinesState | None" = None
-        ) -> tuple[Tensor, OutlinesState]:
-            return self._call(input_ids, attention_mask, kv_cache, reorders=reorders)
-
-        return call
-
     def update_lora(self, lora_path: str | None = None) -> None:
         """Use a LoRA from now on; None for none."""
         self.gen_model.load_lora(lora_path)
 
     @torch.inference_mode()
-    def _call(
-        self, input_ids: Tensor, attention_mask: Tensor, state: "OutlinesState | None", *, reorders: bool
+    def __call__(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        kv_cache: "OutlinesState | None" = None,
+        *,
+        reorders: bool = True,
     ) -> tuple[Tensor, "OutlinesState"]:
-        """The logits (rows, vocab) in float32, and the state for the next call.
+        """The logits (rows, vocab) in float32 after the last token, and the state for the next call.
 
+        Args:
+            reorders: whether the sampler may continue another row.
         Raises:
             IndexError: a text is longer than the context; Outlines expects this error.
         Host sync: one for the prompts; then none.
@@ -64,7 +53,7 @@ class OutlinesExl2:
         rows, width = input_ids.shape
         if width > self.gen_model.context_length:
             raise IndexError(f"a text has {width} tokens, and the model's context {self.gen_model.context_length}.")
-        if state is None:
+        if (state := kv_cache) is None:
             kept = zip(input_ids.tolist(), attention_mask.tolist(), strict=True)
             prompts = [[token for token, shown in zip(*row, strict=True) if shown] for row in kept]
             made = self.gen_model.new_rows(rows, width + _HEADROOM)

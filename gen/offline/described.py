@@ -29,7 +29,8 @@ def describe_sampler(sampler: Any) -> list[Any] | None:
     """A gen sampler as its name and settings; None is the checkpoint's recommendation."""
     if sampler is None:
         return None
-    from gen.receipts.writing import NAMES, changed  # if there is a sampler, it has imported torch already
+    from gen.receipts.writing import changed  # if there is a sampler, it has imported torch already
+    from gen.samplers.kinds import NAMES
 
     if (name := NAMES.get(type(sampler))) is None:
         raise ArgumentError(

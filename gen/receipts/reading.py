@@ -15,12 +15,13 @@ from gen.errors import ArgumentError, GenError, show
 from gen.loop.prefixes.columns import common
 from gen.models.base import Model
 from gen.receipts import versions
-from gen.receipts.writing import NAMES, model_facts
+from gen.receipts.writing import model_facts
 from gen.requests.images import Illustrated, read_image
 from gen.requests.prompts import vocabulary
 from gen.requests.request import Request, Thinking
 from gen.requests.settings import read_stops
 from gen.samplers.base import Sampler
+from gen.samplers.kinds import NAMES
 from gen.tokens.thoughts import Marks
 
 

@@ -1,6 +1,5 @@
 """Writes receipts: what a completion and its request say, as plain values."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 from weakref import ref
@@ -12,15 +11,9 @@ from gen.receipts import versions
 from gen.receipts.digests import active_adapters, module_of, weights_digest, weights_version
 from gen.requests.images import MOST_PIXELS, Illustrated, data_url
 from gen.requests.request import Request
-from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
+from gen.samplers import BeamSearchSampler, MultinomialSampler
 from gen.samplers.base import Sampler
-from gen.samplers.kinds import draws
-
-NAMES: Mapping[type, str] = {
-    GreedySampler: "greedy",
-    MultinomialSampler: "multinomial",
-    BeamSearchSampler: "beam_search",
-}
+from gen.samplers.kinds import NAMES, draws
 
 
 class ReceiptWriter:

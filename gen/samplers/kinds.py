@@ -1,6 +1,6 @@
 """The kinds of samplers, which the loop treats differently: rows drawn independently, beams, or a user's own search."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
 from torch import Tensor
@@ -11,6 +11,12 @@ from gen.samplers.beam_search_sampler import BeamSearchSampler
 from gen.samplers.greedy_sampler import GreedySampler
 from gen.samplers.multinomial_sampler import MultinomialSampler
 
+NAMES: Mapping[type, str] = {
+    GreedySampler: "greedy",
+    MultinomialSampler: "multinomial",
+    BeamSearchSampler: "beam_search",
+}
+"""The functions of `gen.samplers` that make them."""
 _NUMBERS = "temperature", "top_k", "top_p", "min_p"
 
 

@@ -10,6 +10,7 @@ import torch
 
 import gen
 from gen.doctor import diagnose, examine
+from gen.integrations.outlines_exl2 import OutlinesExl2
 from gen.models.exllama.exllamav2_model import CACHES, Exllamav2Model
 from tests.cli.test_commands import run
 from tests.helpers import needs_float16_products_that_agree
@@ -85,6 +86,20 @@ def test_reordered_rows_go_on_as_rows_that_read_the_reordered_prompts(
     options: dict[str, Any], ancestors: list[int], cache: str, llama: Path
 ) -> None:
     checks.reordered_rows_go_on(load(llama, cache=cache, **options), ancestors, 32)
+
+
+@pytest.mark.parametrize("reorders", [True, False])
+def test_outlines_reads_the_same_rows_and_moves_them_only_for_samplers_that_move_rows(
+    reorders: bool, llama: Path
+) -> None:
+    model, (first, second) = load(llama), ids("The quick", "one")
+    outlines, more = OutlinesExl2(model, None), [0] * (len(first) - len(second))
+    input_ids, mask = torch.tensor([first, more + second]), torch.tensor([[1] * len(first), more + [1] * len(second)])
+    logits, state = outlines(input_ids, mask, reorders=reorders)
+    state.reorder(torch.tensor([1, 1]))
+    logits, _ = outlines(torch.cat((input_ids, torch.tensor([[97], [97]])), 1), mask, state)
+    expected = logits_of(model, [second if reorders else first, second], ids("a", "a"))[:, -1]
+    assert logits.device == GPU1 and (logits.cpu() - expected).abs().max() <= NEAR
 
 
 @pytest.mark.parametrize("cache", CACHES)
