@@ -57,6 +57,8 @@ def changed(receipt: gen.Receipt, random: Random, what: str) -> gen.Receipt:
     if what == "token":
         tokens = list(receipt.token_ids)
         at = random.randrange(len(tokens))
+        if random.random() < 0.2:
+            return replace(receipt, token_ids=tokens[:at], logprobs=receipt.logprobs[:at])
         tokens[at] = (tokens[at] + random.randint(1, 1900)) % 1950
         return replace(receipt, token_ids=tokens)
     sampler, settings = dict(receipt.sampler), dict(receipt.settings)
@@ -95,6 +97,10 @@ def anew(model: Any, receipts: Sequence[gen.Receipt]) -> list[Any]:
     return found
 
 
+def recorded(receipt: gen.Receipt) -> Any:
+    return list(receipt.token_ids), receipt.finish_reason, receipt.stop_reason, receipt.text
+
+
 def verified(model: Any, receipts: Sequence[gen.Receipt], random: Random) -> list[gen.Verification]:
     with patch.object(blocks, "_BLOCK", random.choice([1, 5, 256])):
         return gen.verify(model, receipts)
@@ -112,10 +118,8 @@ def verdicts(random: Random) -> tuple[Counter[str], list[str]]:
         with torch.no_grad():
             flat = random.choice(weights).view(-1)
             flat[random.randrange(len(flat))] += random.choice([1e-4, 1e-2, 1.0, 30.0]) * random.choice([-1, 1])
-    recorded = [(list(one.token_ids), one.finish_reason, one.stop_reason, one.text) for one in given]
-    told = verified(model, given, random)
-    for receipt, old, new, found in zip(given, recorded, anew(model, given), told, strict=True):
-        truth = "the same" if old == new else "another"
+    for receipt, new, found in zip(given, anew(model, given), verified(model, given, random), strict=True):
+        truth = "the same" if recorded(receipt) == new else "another"
         counts[f"{what}, {truth} text, {found.kind}"] += 1
         if found.kind == ("equal" if truth == "another" else "different"):
             wrong.append(f"{what}: {found} of {receipt}, made anew: {new}")
