@@ -1,7 +1,6 @@
 """Texts under a constraint are always whole, end where nothing can follow, and are the same everywhere."""
 
 import json
-import random
 import re
 from collections.abc import Callable
 from functools import cache
@@ -341,18 +340,6 @@ def test_beams_find_the_likeliest_spelling_of_all(eos: int | None, penalty: floa
     )
     assert [one.text for one in made] == [text for _, text in best]
     assert [one.score for one in made] == pytest.approx([score for score, _ in best], abs=1e-4)
-
-
-def test_an_engine_holds_requests_that_come_and_go_each_to_its_own(model: Any) -> None:
-    chance = random.Random(0)
-    with gen.Engine(model, rows=3) as engine:
-        kinds = [chance.choice(PATTERNS[:40]) for _ in range(24)]
-        arguments: Any = {"max_new_tokens": 45, "sampler": multinomial(), "shorten": True}
-        streams = [engine.submit("x", gen.regex(kind), seed=number, **arguments) for number, kind in enumerate(kinds)]
-        texts = ["".join(stream) for stream in streams]
-    for number, (kind, text) in enumerate(zip(kinds, texts, strict=True)):
-        assert re.fullmatch(kind, text)
-        assert text == gen.generate(model, "x", gen.regex(kind), seed=number, **arguments)
 
 
 def test_ids_that_are_no_tokens_end_nothing_and_break_nothing() -> None:
