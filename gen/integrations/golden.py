@@ -91,11 +91,9 @@ class Golden:
         call = read_call(model, prompt, output_type, Settings(**settings), details=True)
         requests = call.submitted()
         receipts = self._take(len(requests))
-        completions = [self._verify(model, *one) for one in zip(requests, receipts, strict=True)]
-        of_prompts = [
-            [found.value for request, found in zip(requests, completions, strict=True) if request.number == number]
-            for number in range(len(call.requests))
-        ]
+        of_prompts: list[list[Any]] = [[] for _ in call.requests]
+        for request, receipt in zip(requests, receipts, strict=True):
+            of_prompts[request.number].append(self._verify(model, request, receipt).value)
         single = [values[0] if len(values) == 1 else values for values in of_prompts]
         return single if call.batch else single[0]
 

@@ -53,6 +53,9 @@ NOT_SUPPORTED: Mapping[str, object] = {
     "xtc_probability": 0,
 }
 
+OF_ONE_TEXT: Mapping[str, object] = {**NOT_SUPPORTED, "n": 1, "structured_outputs": None, "response_format": None}
+"""The same for protocols whose requests are for one text, with output types by names of their own."""
+
 
 class SamplingFields(Body):
     """OpenAI's fields, and further ones of vLLM."""
@@ -115,8 +118,7 @@ class SamplingFields(Body):
         given = {name: value for name, value in given.items() if value is not None}
         if self.top_k is not None:
             given["top_k"] = self.top_k if self.top_k > 0 else None  # other servers write 0 or -1 for no top-k
-        recommended = model.recommended_sampler
-        base: Any = usual or recommended
+        base: Any = usual or model.recommended_sampler
         if given and isinstance(base, BeamSearchSampler):
             raise refused(f"{', '.join(given)}: not for beam search, which is the sampler here.", next(iter(given)))
         if isinstance(base, GreedySampler) and any(one in given for one in ("temperature", "top_p", "min_p", "top_k")):

@@ -4,7 +4,7 @@ Two kernels: FBGEMM's for float16 weights, which take half of the memory, and on
 one runs depends on the dtype alone, so the same call gives the same bits in every process.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,33 +17,17 @@ _LEAST_INPUTS = 256  # with fewer, a block takes more memory than float32
 _LEAST_ROWS = 4  # that oneDNN sums in the order of many
 
 
-class Layout(Protocol):
-    """The weights (outputs, inputs) of a linear layer, unchangeable.
-
-    Attributes:
-        shape: of the weights.
-        dtype: in which layers compute.
-        stored: the dtype of the weights.
-        nbytes: how many bytes they take.
-    """
-
-    shape: torch.Size
-    dtype: torch.dtype
-    stored: torch.dtype
-    nbytes: int
-
-    def product(self, states: Tensor, bias: Tensor | None) -> Tensor:
-        """(..., inputs) to (..., outputs), contiguous; both `dtype`, on the CPU. Host sync: none."""
-
-    def unpacked(self) -> Tensor:
-        """The same numbers in a plain tensor of `dtype`, as new memory."""
-
-
 class HalfLayout:
     """Float16 weights, packed for FBGEMM: it multiplies them with float32 states, and sums in float32.
 
     FBGEMM packs blocks of 512 inputs, and fills the last one up with zeros. If that block would be mostly zeros, its
     weights are kept in float32 instead. Example: of 576 inputs, 512 are packed, and 64 are float32.
+
+    Attributes:
+        shape: of the weights (outputs, inputs).
+        dtype: in which layers compute.
+        stored: the dtype of the weights.
+        nbytes: how many bytes they take.
     """
 
     dtype, stored = torch.float32, torch.float16
@@ -67,7 +51,7 @@ class HalfLayout:
         self.nbytes = 2 * _BLOCK * blocks * 16 * columns + left.nbytes
 
     def product(self, states: Tensor, bias: Tensor | None) -> Tensor:
-        """See `Layout.product`."""
+        """(..., inputs) to (..., outputs), contiguous; both `dtype`, on the CPU. Host sync: none."""
         packed = self._packed_inputs
         made: Tensor = self._multiply(states[..., :packed], self._packed)
         if self._rest is not None:
@@ -76,7 +60,7 @@ class HalfLayout:
         return made if bias is None else made.add_(bias)
 
     def unpacked(self) -> Tensor:
-        """See `Layout.unpacked`."""
+        """The same numbers in a plain tensor of `dtype`, as new memory."""
         packed: Tensor = torch.ops.quantized.linear_unpack_fp16(self._packed)[0]
         return packed if self._rest is None else torch.cat((packed, self._rest.t()), 1)
 
@@ -95,7 +79,7 @@ class OneDnnLayout:
         self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _LEAST_ROWS)
 
     def product(self, states: Tensor, bias: Tensor | None) -> Tensor:
-        """See `Layout.product`."""
+        """See `HalfLayout.product`."""
         count = states.numel() // states.shape[-1]
         if count >= _LEAST_ROWS or not count:
             return self._multiply(states, bias)
@@ -103,12 +87,15 @@ class OneDnnLayout:
         return self._multiply(rows, bias)[:count].view(*states.shape[:-1], -1)
 
     def unpacked(self) -> Tensor:
-        """See `Layout.unpacked`."""
+        """See `HalfLayout.unpacked`."""
         return self._packed.to_dense()
 
     def _multiply(self, states: Tensor, bias: Tensor | None) -> Tensor:
         made: Tensor = self._linear(states, self._packed, bias, "none", [], "")
         return made
+
+
+Layout = HalfLayout | OneDnnLayout
 
 
 def layout_of(weight: Tensor) -> Layout:

@@ -12,7 +12,7 @@ from gen.server.bodies import Body, Known, kind_of
 from gen.server.conversations import asked_of_chat, read_messages, thinking
 from gen.server.errors import ApiError, in_anthropic_form, refused
 from gen.server.output_types import new_id, read_tools, type_of_format
-from gen.server.sampling import NOT_SUPPORTED, Number, SamplingFields
+from gen.server.sampling import OF_ONE_TEXT, Number, SamplingFields
 from gen.server.served import Asked, Served
 from gen.server.texts import Ended, Texts
 from gen.server.writing import event
@@ -57,14 +57,7 @@ class ThinkingOptions(Body):
 class MessagesBody(SamplingFields):
     """The fields of a request."""
 
-    refused: ClassVar[Mapping[str, object]] = {
-        **NOT_SUPPORTED,
-        "container": None,
-        "mcp_servers": None,
-        "n": 1,
-        "structured_outputs": None,
-        "response_format": None,
-    }
+    refused: ClassVar[Mapping[str, object]] = {**OF_ONE_TEXT, "container": None, "mcp_servers": None}
     harmless: ClassVar[Mapping[str, object]] = {
         "cache_control": {"type": "ephemeral"},
         "context_management": None,

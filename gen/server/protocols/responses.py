@@ -16,7 +16,7 @@ from gen.server.conversations import PARTS, asked_of_chat, clients_template, rea
 from gen.server.errors import ApiError, refused
 from gen.server.likelihoods import in_chat_form, likely_tokens
 from gen.server.output_types import CHOICE, FORMAT, TOOLS, new_id, read_tools, type_of_format
-from gen.server.sampling import NOT_SUPPORTED, SamplingFields
+from gen.server.sampling import OF_ONE_TEXT, SamplingFields
 from gen.server.served import Served
 from gen.server.texts import Ended, Texts
 from gen.server.writing import event, reasoning_tokens
@@ -50,13 +50,7 @@ class Reasoning(Body):
 class ResponsesBody(SamplingFields):
     """The fields of a request."""
 
-    refused: ClassVar[Mapping[str, object]] = {
-        **NOT_SUPPORTED,
-        "background": False,
-        "n": 1,
-        "structured_outputs": None,
-        "response_format": None,
-    }
+    refused: ClassVar[Mapping[str, object]] = {**OF_ONE_TEXT, "background": False}
     harmless: ClassVar[Mapping[str, object]] = {
         "include": None,
         "input": None,
