@@ -23,7 +23,7 @@ LIMITS: dict[tuple[str, str], tuple[float, float]] = {
     ("virtual GPUs", "files"): (40, 40),
     ("tests", "lines"): (51_559, 41_000),
     ("benchmarks", "lines"): (12_014, 10_000),
-    ("all of gen", "tokens per line of code"): (10.39, 10.2),
+    ("all of gen", "tokens per line of code"): (10.40, 10.2),
 }
 _COUNTED = {tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING}
 _F_STRING_STARTS = getattr(tokenize, "FSTRING_START", -1)  # from Python 3.12 on an f-string has tokens of its own
