@@ -1,7 +1,7 @@
 """Rows and their recordings are freed as soon as nothing needs them, not only when Python collects garbage."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from weakref import ref
 
@@ -15,8 +15,6 @@ from gen.models.transformers.model import TransformersModel
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.helpers.noting import fails_once, noted
 from tests.loop.calls import kept_rows
-
-Alive = Callable[[], int]
 
 
 @pytest.fixture
