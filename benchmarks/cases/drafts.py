@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal
 
@@ -212,8 +212,12 @@ def _first_difference(plain: Completion, drafted: Completion) -> int | None:
     for place, ((one, other), numbers) in enumerate(zip(pairs, told, strict=False)):
         if one != other or any(not abs(a - b) <= 1e-4 for a, b in zip(*numbers, strict=True)):
             return place
-    same = len(plain.token_ids) == len(drafted.token_ids) and plain.finish_reason == drafted.finish_reason
+    same = _without_numbers(plain) == _without_numbers(drafted)
     return None if same else min(len(plain.token_ids), len(drafted.token_ids))
+
+
+def _without_numbers(text: Completion) -> Completion:
+    return replace(text, logprobs=[0.0] * len(text.logprobs), score=0.0, top_logprobs=None)
 
 
 def _logprobs(text: Completion) -> list[list[float]]:
