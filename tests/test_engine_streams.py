@@ -345,15 +345,20 @@ def test_who_leaves_while_its_type_is_compiled_makes_room_at_once(monkeypatch: p
 
     carry_out = compiling.carry_out
     monkeypatch.setattr(compiling, "carry_out", slowly)
-    with gen.Engine(ScriptedModel("ab"), rows=1, max_waiting=1) as engine:
+    with gen.Engine(ScriptedModel("ab"), rows=1, max_waiting=2) as engine:
         streams = engine.submit_all(["x", "y"], gen.regex("a(b|c)?(d|e)?"))
         assert begun.wait(60)
-        assert engine.stats().compiling == 2
+        streams.append(engine.submit("w", gen.regex("a(b|c)?(d|e)?"), max_new_tokens=0))
+        assert engine.stats().compiling == 3
         with pytest.raises(gen.EngineFull):
             engine.submit("z")
         streams[0].cancel()
         assert engine.submit("z").completion().text == "ab"  # while the type is being compiled
-        assert (streams[0].so_far().finish_reason, list(streams[0])) == ("cancelled", [])
+        streams[2].cancel()
+        for stream in (streams[0], streams[2]):
+            assert (stream.so_far().finish_reason, list(stream)) == ("cancelled", [])
+            with pytest.raises(gen.GenError, match="was closed before its text had ended"):
+                stream.completion()
         go_on.set()
         assert streams[1].completion().value == "ab"
 

@@ -98,7 +98,7 @@ class Text:
         sample += request.sample
         self._name = f"prompt {request.number}" + (f", sample {sample}" if sample else "")
         self._vocab_size = tokenizer.vocab_size
-        self.finish_reason: FinishReason | None = None if request.limit else "length"
+        self.finish_reason: FinishReason | None = None if request.limit or request.late else "length"
         self.stop_reason: str | int | None = None
         self.error: GenError | None = None
         self.squeezed = False
