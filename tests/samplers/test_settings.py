@@ -229,6 +229,16 @@ def test_unusable_settings_are_refused_when_the_sampler_is_made(make: Any) -> No
         ("top_p", [0.0, "0.9", 1 + 1e-9], "top_p must be a number above 0 and at most 1, got "),
         ("min_p", [1.1, -1e-300], "min_p must be a number at least 0 and at most 1"),
         ("topk", [5], "'topk'; did you mean 'top_k'"),
+        (
+            "length_penalty",
+            [51, -51, math.inf, math.nan, 10**400],
+            "length_penalty must be a number at least -50 and at most 50",
+        ),
+        (
+            "early_stopping",
+            [1, 0, None, "always", np.array([1, 2])],
+            'early_stopping must be True, False or "never"',
+        ),
         ("bad_words", [[1]], "bad_words takes a list of texts or of lists of token ids, got 1 as bad word 0"),
         ("bad_words", [["a", ["b"]]], r"got \['b'\] as bad word 1"),
         ("bad_words", [[torch.tensor([1.5])]], r"got Tensor \(1,\) float32 as bad word 0"),
@@ -239,9 +249,10 @@ def test_unusable_settings_are_refused_when_the_sampler_is_made(make: Any) -> No
 def test_parameters_out_of_range_are_refused_when_the_sampler_is_made(
     name: str, values: list[Any], wanted: str
 ) -> None:
+    make: Any = beam_search if name in ("length_penalty", "early_stopping") else multinomial
     for value in values:
         with pytest.raises(ArgumentError, match=wanted) as caught:
-            multinomial(**{name: value})
+            make(**{name: value})
         assert len(str(caught.value)) < 300
 
 
@@ -260,15 +271,3 @@ def test_huge_settings_are_no_trouble_in_the_loop() -> None:
     # no eos before, and max_new_tokens is reached first
     unended = gen.generate(ScriptedModel("hi"), "x", sampler=greedy(min_new_tokens=2), max_new_tokens=9, details=True)
     assert (unended.text, unended.finish_reason) == ("hi", "eos")
-
-
-@pytest.mark.parametrize("penalty", [51, -51, math.inf, math.nan, 10**400])
-def test_a_length_penalty_that_no_number_could_hold_is_refused(penalty: Any) -> None:
-    with pytest.raises(ArgumentError, match="length_penalty must be a number at least -50 and at most 50"):
-        beam_search(2, length_penalty=penalty)
-
-
-@pytest.mark.parametrize("value", [1, 0, None, "always", np.array([1, 2])])
-def test_early_stopping_is_true_false_or_never(value: Any) -> None:
-    with pytest.raises(ArgumentError, match='early_stopping must be True, False or "never"'):
-        beam_search(2, early_stopping=value)

@@ -276,30 +276,6 @@ def test_references_start_from_the_root_and_never_mean_data() -> None:
         accepts({"$ref": "#y", "$defs": {"a": {"const": {"$anchor": "y"}}}}, 1)
 
 
-@pytest.mark.parametrize(
-    ("schema", "words"),
-    [
-        ({"$ref": "one", "$defs": {"one": {"$id": "one", "type": "null"}}}, "only references within the schema"),
-        ({"$ref": "#x", "$defs": {"one": {"$id": "one", "$anchor": "x"}}}, "no such anchor"),
-        (
-            {"$ref": "#/$defs/a", "$defs": {"a": {"$id": "a", "items": {"$ref": "#/$defs/b"}}, "b": {}}},
-            "at #/.*items, within a schema that has an .id of its own",
-        ),
-        (
-            {
-                "$schema": "http://json-schema.org/draft-04/schema#",
-                "properties": {"a": {"id": "a", "properties": {"b": {"$ref": "#/definitions/c"}}}},
-                "definitions": {"c": {}},
-            },
-            "at #/properties/a/properties/b, within",
-        ),
-    ],
-)
-def test_references_that_start_elsewhere_are_refused(schema: dict[str, Any], words: str) -> None:
-    with pytest.raises(Unsupported, match=words):
-        schema_table(schema, closed=False, whitespace="line")
-
-
 def arrays_of(schema: Any, items: list[Any]) -> Iterator[tuple[list[Any], bool]]:
     """Every array of up to three of the items, and whether it is a text of the schema."""
     table = table_of(schema, False, "compact")
@@ -412,6 +388,20 @@ def test_arrays_of_too_many_different_items_are_refused_before_they_are_written(
         ({"$ref": "#/$defs/x", "$defs": {"x": {"$ref": "#/$defs/x"}}}, r"\$ref"),
         ({"$ref": "other.json"}, r"\$ref 'other.json' at #"),
         ({"$ref": "#/$defs/none"}, r"\$ref '#/\$defs/none' at #"),
+        ({"$ref": "one", "$defs": {"one": {"$id": "one", "type": "null"}}}, "only references within the schema"),
+        ({"$ref": "#x", "$defs": {"one": {"$id": "one", "$anchor": "x"}}}, "no such anchor"),
+        (
+            {"$ref": "#/$defs/a", "$defs": {"a": {"$id": "a", "items": {"$ref": "#/$defs/b"}}, "b": {}}},
+            "at #/.*items, within a schema that has an .id of its own",
+        ),
+        (
+            {
+                "$schema": "http://json-schema.org/draft-04/schema#",
+                "properties": {"a": {"id": "a", "properties": {"b": {"$ref": "#/definitions/c"}}}},
+                "definitions": {"c": {}},
+            },
+            "at #/properties/a/properties/b, within",
+        ),
         ({"properties": {"a": {"type": "array", "uniqueItems": True}}}, "uniqueItems at #/properties/a"),
         ({"type": "array", "unevaluatedItems": False}, "unevaluatedItems at #"),
         ({"type": "object", "unevaluatedProperties": False}, "unevaluatedProperties at #"),
