@@ -4,7 +4,9 @@ Example: 8 GB are free and a token takes 0.1 MB in the cache. So all rows togeth
 1250, or 16 of 5000.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 
@@ -14,6 +16,7 @@ from gen.models.base import Model, NoRoom
 from gen.models.checks import new_rows
 from gen.runtime import cpu_memory
 
+T = TypeVar("T")
 TokenBytes = Mapping[torch.device, float]  # how many bytes a token of a row takes on each device
 
 _MARGIN = 0.1  # the part of a GPU's memory that is left for logits, for what layers compute, and for growing
@@ -162,6 +165,29 @@ def check_room(needs: Iterable[tuple[int, int, int]], most: int | None) -> None:
                 f"max_batch_tokens={most} is too little for prompt {number} and its text, which may come to {needed}: "
                 f"give at least {rows * tokens}, a smaller {setting('max_new_tokens')} or a shorter prompt."
             )
+
+
+def in_halves(run: Callable[[Sequence[T]], object], items: Sequence[T], told: Callable[[T], tuple[str, str]]) -> None:
+    """Run items together; if memory runs out, in halves, one after the other.
+
+    Args:
+        told: what an item is that does not fit by itself, and what to do then.
+    Raises:
+        ModelError: memory has no room for one of them.
+    """
+    try:
+        run(items)
+        return
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        if len(items) == 1:
+            what, advice = told(items[0])
+            raise ModelError(f"{what}: {error} {advice}") from error
+        traceback.clear_frames(error.__traceback__)  # the frames hold tensors that must be freed
+    half = len(items) // 2
+    in_halves(run, items[:half], told)
+    in_halves(run, items[half:], told)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

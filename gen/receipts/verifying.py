@@ -9,17 +9,17 @@ give "cat" with the first key, as recorded; those after "cat" give "ran" with th
 and the margin says how close "sat" was.
 """
 
-import traceback
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from math import inf
 from typing import overload
 
 from gen.arguments import read_whole
 from gen.completions import Receipt
-from gen.errors import ArgumentError, ModelError
+from gen.errors import ArgumentError
 from gen.loop.jobs import new_job
-from gen.loop.memory import is_out_of_memory
+from gen.loop.memory import in_halves
 from gen.loop.options import Options
 from gen.loop.prefixes.columns import common
 from gen.loop.results.texts import Text
@@ -82,7 +82,7 @@ def verify(
     _search_again(model, [check for check in checks if check not in drawn], most)  # refuses what has no room, first
     with streams.current():
         for batch in _batches(model, drawn, most):
-            _read(model, batch)
+            in_halves(partial(_read, model), batch, partial(_too_large, model))
     found = [_verdict(model, check) for check in checks]
     return found[0] if isinstance(receipts, Receipt) else found
 
@@ -125,31 +125,12 @@ def _batches(model: Model, checks: Sequence[Check], most: int | None) -> Iterato
         yield sorted(batch, key=lambda one: -len(one.wanted))
 
 
+def _too_large(model: Model, check: Check) -> tuple[str, str]:
+    told = f"receipt {check.request.number}, of {len(check.tokens)} tokens, does not fit into the memory of"
+    return f"{told} {model.placement.logits_device}", "Free some of it, or verify the text elsewhere."
+
+
 def _read(model: Model, checks: Sequence[Check]) -> None:
-    """Check texts side by side; if memory runs out, in halves.
-
-    Raises:
-        ModelError: memory has no room for one of them.
-    """
-    try:
-        _read_together(model, checks)
-        return
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        if len(checks) == 1:
-            [check] = checks
-            raise ModelError(
-                f"receipt {check.request.number}, of {len(check.tokens)} tokens, does not fit into the memory of "
-                f"{model.placement.logits_device}: {error} Free some of it, or verify the text elsewhere."
-            ) from error
-        traceback.clear_frames(error.__traceback__)  # the frames hold memory that must be freed
-    half = len(checks) // 2
-    _read(model, checks[:half])
-    _read(model, checks[half:])
-
-
-def _read_together(model: Model, checks: Sequence[Check]) -> None:
     for check in checks:
         check.begin()
     reading = Reading(model, checks)

@@ -10,10 +10,8 @@ each text token by token.
 """
 
 import math
-import traceback
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import torch
@@ -23,7 +21,7 @@ from gen.arguments import read_whole
 from gen.completions import TopLogprobs
 from gen.devices import to_device
 from gen.errors import ArgumentError, ModelError
-from gen.loop.memory import is_out_of_memory
+from gen.loop.memory import in_halves
 from gen.loop.prefixes.columns import LEAST, WORTH, common
 from gen.models.base import Model, Rows
 from gen.models.checks import new_rows
@@ -168,7 +166,9 @@ class Scorer:
         if not pairs:
             return []
         with self._streams.current():
-            found = list(chain.from_iterable(self._run(batch) for batch in self._batches(pairs)))
+            found = list[_Found]()
+            for batch in self._batches(pairs):
+                in_halves(lambda part: found.extend(self._run_together(part)), batch, self._too_large)
             return _scores(pairs, found)
 
     def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[_Group]]:
@@ -193,24 +193,11 @@ class Scorer:
         rows.give_back()
         return rows.reads_places
 
-    def _run(self, batch: list[_Group]) -> list[_Found]:
-        """The results for a batch; if memory runs out, its two halves run one after the other."""
-        try:
-            return self._run_together(batch)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            if len(batch) == 1:
-                [group] = batch
-                raise ModelError(
-                    f"{group.pairs[0][1].name} does not fit into the memory of {self._model.placement.logits_device}: "
-                    f"{error} Score a shorter text."
-                ) from error
-            traceback.clear_frames(error.__traceback__)  # the frames hold tensors that must be freed
-        half = len(batch) // 2
-        return self._run(batch[:half]) + self._run(batch[half:])
+    def _too_large(self, group: _Group) -> tuple[str, str]:
+        where = self._model.placement.logits_device
+        return f"{group.pairs[0][1].name} does not fit into the memory of {where}", "Score a shorter text."
 
-    def _run_together(self, batch: list[_Group]) -> list[_Found]:
+    def _run_together(self, batch: Sequence[_Group]) -> list[_Found]:
         batch = sorted(batch, key=lambda group: -len(group.read))  # the longest first: the last rows run out first
         others = [(row, *one) for row, group in enumerate(batch) if group.splits for one in group.pairs]
         others = [one for one in others if len(one[2].continuation) > 1]
