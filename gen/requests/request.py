@@ -157,6 +157,13 @@ class Request:
         return room - made <= max(1, self.thinking.automaton.most_tokens)
 
     @property
+    def room(self) -> int:
+        """How many tokens its answer may have; where the limit is that of a thought too, how many both may have."""
+        if self.thinking is None or self.thinking.room is None:
+            return self.limit
+        return self.thinking.room - self.thinking.automaton.header
+
+    @property
     def automaton(self) -> TokenAutomaton | None:
         """The automaton that its texts follow on the device."""
         if self.thinking is not None:

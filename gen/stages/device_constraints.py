@@ -15,22 +15,20 @@ at most 1 more token ends the text. If `e}` is no token, `u` may not follow: it 
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gen.constraints.composing.thoughts import bounds_of
-from gen.constraints.tables.arena import ALL, FIRST_CLASS, FORCED, FORCED_NEXT, ITSELF, NEEDED, NOTHING, WORST, Arena
+from gen.constraints.tables.arena import ALL, FIRST_CLASS, FORCED, ITSELF, LEADS, NEEDED, NOTHING, WORST, Arena
 from gen.constraints.tables.masks import allow, bias_table
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.devices import to_device
 from gen.requests.request import Request, Thinking
 from gen.stages.ahead import Ahead
 from gen.stages.stage import Here, Room, Stage, lines
-
-_Numbers = np.ndarray[Any, np.dtype[Any]]
 
 _FAR = 2**62  # more tokens than any row has
 _STAYS = 256  # the column of the state itself; behind it those of the states that end a thought, see `Arena`
@@ -40,8 +38,7 @@ class DeviceConstraints(Stage):
     """The last of the stages, so that no stage allows again what it forbids.
 
     If only the end of the text can come, only the first of the tokens that end it is allowed, with probability 1,
-    whatever earlier stages did to its logit. Rows without a constraint, and rows whose text has ended, are left as they
-    are.
+    whatever earlier stages did to its logit. Rows without a constraint are left as they are.
     """
 
     takes_places = goes_ahead = True
@@ -63,17 +60,17 @@ class DeviceConstraints(Stage):
         self._ahead = row(0, torch.int32)  # the states before each place; made with the first draft, like `_drafts`
         self._drafts = torch.empty(0, dtype=torch.int64, device=device)
         self._lasts, self._ends = row(1, torch.int64), row(1, torch.int64)  # how many tokens may come before the last
-        self._may_end, self._goes_on = row(1, torch.bool), row(1, torch.bool)
+        self._may_end = row(1, torch.bool)
         # of rows whose texts may have a thought: where the records end of states in which the answer may begin, and of
-        # those within the thought; at which tokens the thought ends; how many the answer may have; how many there are
+        # those within the thought; at which tokens the thought ends; how many the answer may have, 0 if the limit is
+        # that of both together; on a CPU, how many tokens a state has walked
         self._thoughts, self._bounds = row(2, torch.int32), row(2, torch.int64)
         self._rooms, self._made = row(1, torch.int64), row(1, torch.int64)
         self._views = self._views_of_rows() if self._on_cpu else None
 
     def _views_of_rows(self) -> "_Views":
-        columns = self._state, self._taken, self._goes_on, self._may_end, self._lasts, self._made, self._rooms
-        tables = [one.numpy()[:, 0] for one in columns]
-        return _Views(*tables, *(one.numpy() for one in (self._thoughts, self._bounds)))
+        columns = self._state, self._taken, self._may_end, self._lasts, self._made, self._rooms
+        return _Views(*(one.numpy().ravel().data for one in (*columns, self._thoughts, self._bounds)))
 
     def begin(self) -> None:
         self._used = self._thinks = self._idle = self._marks = False
@@ -132,12 +129,11 @@ class DeviceConstraints(Stage):
             (self._columns, np.stack([_columns(automaton) for automaton in asked])),
         ]
         if self._thinks:
-            made_before = [len(read) - len(request.prompt_ids) for request, read in zip(requests, tokens, strict=True)]
             tables += [
                 (self._thoughts, [one.thoughts for one in begun]),
                 (self._bounds, [one.bounds for one in begun]),
                 (self._rooms, [[one.room] for one in begun]),
-                (self._made, [[count] for count in made_before]),
+                (self._made, [[len(read) - len(one.prompt_ids)] for one, read in zip(requests, tokens, strict=True)]),
             ]
         for table, values in tables:
             on_host = torch.as_tensor(values, dtype=table.dtype, device="cpu")
@@ -147,53 +143,46 @@ class DeviceConstraints(Stage):
         """See `gen.stages.stage.Stage.prepare`: on a CPU the host walks to the next states, in a tenth of the time that
         torch would take, and makes rows of allowed tokens when they are needed. Where all rows may take any token, as
         in a thought before any text, the step leaves the logits as they are."""
-        arena = self._arena
-        if self._views is None or arena is None:
+        arena, views, held = self._arena, self._views, self._held
+        if views is None or arena is None:
             return
-        views, held, idle, marks = self._views, self._held, True, False
-        ahead = (
-            self._ahead[here, :width].tolist() if width > 1 else [[one] for one in self._walk_on(here, arena, views)]
-        )
-        for automaton, states, may_end in zip(held[here], ahead, views.may_end[here].tolist(), strict=True):
-            for state in states:
-                if automaton is not None and state:
-                    row, needed = arena.fill(automaton, state, held)
-                    idle = idle and row == ALL and may_end and not needed
-                    marks = marks or (row == NOTHING and arena.state(automaton, state) in automaton.only)
-        self._idle, self._marks = idle, marks
-
-    def _walk_on(self, here: slice, arena: Arena, views: "_Views") -> list[int]:
-        """On a CPU: let the host walk with the tokens that the rows have taken; return the states of the rows."""
-        states: list[int] = views.state[here].tolist()
-        taken, goes_on = views.taken[here].tolist(), views.goes_on[here].tolist()
-        for at, automaton in enumerate(self._held[here]):
+        idle, marks = True, False
+        ahead = self._ahead[here, :width].tolist() if width > 1 else []
+        for row, automaton in enumerate(held[here], here.start):
             if automaton is None:
                 continue
-            if states[at] and taken[at] >= 0:
-                states[at] = arena.after(automaton, states[at], taken[at]) if goes_on[at] else 0
-            if automaton.jumps is not None:
-                states[at] = self._think_on(arena, automaton, here.start + at, states[at], taken[at] >= 0, views)
-        views.state[here], views.taken[here] = states, -1
-        return states
+            for state in ahead[row - here.start] if ahead else (self._walk_on(row, automaton, arena, views),):
+                if state:
+                    allowed, needed = arena.fill(automaton, state, held)
+                    idle = idle and allowed == ALL and not needed and views.may_end[row] != 0
+                    marks = marks or (allowed == NOTHING and arena.state(automaton, state) in automaton.only)
+        self._idle, self._marks = idle, marks
 
     @staticmethod
-    def _think_on(arena: Arena, automaton: TokenAutomaton, row: int, state: int, took: bool, views: "_Views") -> int:
-        """On a CPU: the state of a row that may have a thought, at the next token; its limit moves on."""
-        views.made[row] = made = int(views.made[row]) + took
-        state = _closed(arena, automaton, state, made, views.bounds[row])
-        entries, bodies = views.thoughts[row].tolist()
-        if 0 < state < bodies and (room := int(views.rooms[row])) < _FAR:
-            views.lasts[row] = made + room - (state < entries)
+    def _walk_on(row: int, automaton: TokenAutomaton, arena: Arena, views: "_Views") -> int:
+        """On a CPU: let the host walk with the token that a row has taken, if it has not yet; the state of the row."""
+        state, token_id = views.state[row], views.taken[row]
+        if token_id < 0:
+            return state
+        views.taken[row] = -1
+        state = arena.after(automaton, state, token_id)
+        if automaton.jumps is not None:
+            views.made[row] = made = views.made[row] + 1
+            if made >= (near := views.bounds[2 * row]):
+                state = _closed(arena, automaton, state, made, near, views.bounds[2 * row + 1])
+            if state < views.thoughts[2 * row + 1]:  # the limit moves on with the thought
+                entry = state < views.thoughts[2 * row]
+                views.lasts[row] = max(views.lasts[row], made + views.rooms[row] - entry)
+        views.state[row] = state
         return state
 
     def __call__(self, logits: Tensor, here: Here, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """See `gen.stages.stage.Stage`; (n, vocab), float32 for logits in half precision. Host sync: none."""
         assert self._arena is not None  # tells mypy
         if self._thinks and not self._on_cpu and isinstance(here, slice):  # on a CPU the host has done this
-            self._state[here] = self._close(here, self._state[here], generated)
-            self._lasts[here] = self._lasts_at(here, self._state[here], generated)
-        if isinstance(here, slice):
-            torch.lt(generated, self._lasts[here], out=self._goes_on[here])
+            state = self._state[here]
+            state.copy_(self._close(here, state, generated))
+            self._lasts[here] = self._lasts_at(here, state, generated)
         if self._idle:
             return logits
         record = self._records(here)
@@ -218,7 +207,7 @@ class DeviceConstraints(Stage):
 
         def fits(token_ids: Tensor, rows: Tensor | None) -> Tensor:
             assert self._arena is not None  # tells mypy
-            needed = self._arena.table.index_select(0, self._after(here, token_ids, rows) + NEEDED)
+            needed = self._arena.table.index_select(0, self._after(here, token_ids, rows) + LEADS)
             return needed <= (after if rows is None else after.index_select(0, rows)).squeeze(1)
 
         return Room(narrow, squeezed, fits)
@@ -237,10 +226,9 @@ class DeviceConstraints(Stage):
         if self._on_cpu:
             if ancestors is not None:
                 self._state[here] = self._state[here].index_select(0, ancestors)
-            self._taken[here] = newest
+            self._taken[here].copy_(newest)
             return
-        state = self._after(here, newest.squeeze(1), ancestors)
-        self._state[here] = state.unsqueeze(1) * self._goes_on[here]
+        self._state[here] = self._after(here, newest.squeeze(1), ancestors).unsqueeze(1)
 
     def _take_drafts(self, here: slice, counts: Tensor, made: Tensor) -> None:
         """Rows go on with their first drafts; their newest token, after these, is still to be walked."""
@@ -248,25 +236,21 @@ class DeviceConstraints(Stage):
             numbers = torch.arange(self._ahead.shape[1], device=self._device)
             lasts = self._lasts_at(here, self._ahead[here], made[:, :1] + numbers)
             self._lasts[here] = lasts.gather(1, counts - 1)
-        made = made.gather(1, counts - 1)
-        if self._thinks:
-            self._made[here] = made
+            torch.gather(made, 1, counts - 1, out=self._made[here])
         torch.gather(self._ahead[here], 1, counts - 1, out=self._state[here])
-        torch.lt(made, self._lasts[here], out=self._goes_on[here])
 
     def ahead(self, row: int, drafts: int) -> Ahead | None:
         assert self._arena is not None and self._views is not None  # tells mypy
         arena, views = self._arena, self._views
-        self._walk_on(slice(row, row + 1), arena, views)
         automaton, records = self._held[row], self._records_ahead(1 + drafts).numpy()[row]
-        records[0] = views.state[row]
+        records[0] = 0 if automaton is None else self._walk_on(row, automaton, arena, views)
         if automaton is None or not records[0]:
             records[1:] = 0
             return None
-        made, bounds = int(views.made[row]), views.bounds[row]
+        made, near, bound = views.made[row], views.bounds[2 * row], views.bounds[2 * row + 1]
 
         def closed(state: int, place: int) -> int:
-            return _closed(arena, automaton, state, made + place, bounds)
+            return _closed(arena, automaton, state, made + place, near, bound)
 
         return Ahead(arena, automaton, records, closed)
 
@@ -312,7 +296,7 @@ class DeviceConstraints(Stage):
         self._held[target] = self._held[source]
 
     def tensors(self) -> Iterable[Tensor]:
-        own = self._state, self._taken, self._columns, self._lasts, self._ends, self._may_end, self._goes_on
+        own = self._state, self._taken, self._columns, self._lasts, self._ends, self._may_end
         return (*own, self._ahead, self._thoughts, self._bounds, self._rooms, self._made)
 
     def memory(self) -> int:
@@ -331,7 +315,7 @@ class DeviceConstraints(Stage):
         """
         entries, bodies = self._thoughts[rows].tensor_split(2, 1)
         moved = made + self._rooms[rows] - (states < entries).to(torch.int64)
-        lasts = torch.where((states > 0) & (states < bodies), moved, self._lasts[rows])
+        lasts = torch.maximum(self._lasts[rows], moved * (states < bodies))
         return lasts if states.shape[1] == 1 else lasts.cummax(1).values
 
     def _states(self, here: Here) -> Tensor:
@@ -381,7 +365,7 @@ class DeviceConstraints(Stage):
         self._bytes = automaton.vocabulary.on(self._device).bytes
         self._bias = bias_table(self._device)
         self._numbers = torch.arange(WORST + 1, dtype=torch.int32, device=self._device)
-        self._forced = torch.arange(FORCED, FORCED_NEXT + 1, dtype=torch.int32, device=self._device)
+        self._forced = torch.arange(FORCED, LEADS, dtype=torch.int32, device=self._device)
         self._columns = torch.zeros((self._count, 259), dtype=torch.int32, device=self._device)
         return self._arena
 
@@ -394,22 +378,21 @@ class DeviceConstraints(Stage):
 
 
 class _Views(NamedTuple):
-    """On a CPU: the memory of the stage's tensors of the same names, which the host reads and writes far sooner so."""
+    """On a CPU: the memory of the stage's tensors of the same names, flat, which the host reads and writes far sooner
+    so."""
 
-    state: _Numbers
-    taken: _Numbers
-    goes_on: _Numbers
-    may_end: _Numbers
-    lasts: _Numbers
-    made: _Numbers
-    rooms: _Numbers
-    thoughts: _Numbers
-    bounds: _Numbers
+    state: memoryview
+    taken: memoryview
+    may_end: memoryview
+    lasts: memoryview
+    made: memoryview
+    rooms: memoryview
+    thoughts: memoryview
+    bounds: memoryview
 
 
-def _closed(arena: Arena, automaton: TokenAutomaton, record: int, made: int, bounds: _Numbers) -> int:
+def _closed(arena: Arena, automaton: TokenAutomaton, record: int, made: int, near: int, bound: int) -> int:
     """On a CPU: the record that replaces another one after so many tokens."""
-    near, bound = bounds.tolist()
     if not record or made < near:
         return record
     return arena.record(automaton, automaton.closed(arena.state(automaton, record), made, near, bound))
@@ -436,7 +419,7 @@ class _Begun:
 
     thoughts: tuple[int, int] = (0, 0)
     bounds: tuple[int, int] = (_FAR, _FAR)
-    room: int = _FAR
+    room: int = 0
     last: int | None = None
 
 
@@ -447,8 +430,8 @@ def _begun(arena: Arena, thinking: Thinking, limit: int, made: Sequence[int]) ->
         walker.push(token_id)
     bounds = bounds_of(thinking.most)
     if automaton.free:
-        return walker.state, _Begun(bounds=bounds, last=_FAR)
-    if thinking.room is None:
-        return walker.state, _Begun(bounds=bounds, last=limit - 1)
+        return walker.now, _Begun(bounds=bounds, last=_FAR)
     ends = arena.record(automaton, automaton.entries + 1), arena.record(automaton, automaton.bodies + 1)
-    return walker.state, _Begun(ends, bounds, thinking.room, walker.begins + thinking.room - 1)
+    if thinking.room is None:
+        return walker.now, _Begun(ends, bounds, last=limit - 1)
+    return walker.now, _Begun(ends, bounds, thinking.room, walker.last)

@@ -188,13 +188,13 @@ def test_rows_that_are_held_to_nothing_are_left_as_they_are() -> None:
     admit(stage, 1, request_of(TokenAutomaton(regex_table("[0-9]+"), WORDY), 9))
     admit(stage, 2, request_of(None, 9, ()))
     assert stage.key() is not None
-    for made in range(12):  # past the limit too
+    for made in range(9):
         logits = torch.randn(3, SIZE)
         changed = masked(stage, logits, [made] * 3)
         assert torch.equal(changed[[0, 2]], logits[[0, 2]])
-        assert torch.equal(changed[1], logits[1]) == (made >= 9)
+        assert not torch.equal(changed[1], logits[1])
         room = room_in(stage, changed, [made] * 3)
-        assert made >= 9 or room.fits(torch.full((3, 1), 50)).squeeze(1).tolist() == [True] * 3
+        assert room.fits(torch.full((3, 1), 50)).squeeze(1).tolist() == [True] * 3
         stage.advance(slice(0, 3), torch.full((3, 1), 49), None)
     stage.begin()
     assert stage.key() is None

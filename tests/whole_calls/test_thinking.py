@@ -4,7 +4,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -70,6 +70,79 @@ def test_a_mark_of_several_tokens_takes_none_of_the_answers_room(kind: Any) -> N
     answer = "17" if kind is int else "abc"
     made = gen.generate(scripted("Qwen3", answer), "x", kind, chat=True, max_new_tokens=4, details=True)
     assert (made.text, made.reasoning, made.finish_reason) == (answer, "Hm.", "eos")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        (Literal["a", "b"], "b"),
+        (gen.choice(["Rome", "Oslo", "Oslo and Rome"]), "Oslo"),
+        (gen.regex("<b>[a-z]<i>"), "<b>x<i>"),  # which begins as some marks do
+        (gen.repeat(gen.regex("[0-9]"), ",", 1, 3), "7"),
+        (gen.grammar('start: "(" start ")" | "x"'), "x"),
+    ],
+)
+def test_a_thought_may_come_before_the_shortest_answer(form: str, kind: Any, answer: str) -> None:
+    """Neither the marks of a thought nor the line breaks after it take the room of the answer."""
+    for limit in range(len(answer), len(answer) + 3):
+        given: dict[str, Any] = {"chat": True, "max_new_tokens": limit, "sampler": greedy(), "shorten": True}
+        model = scripted(form, answer)
+        both = gen.generate(model, ["x", "yy"], kind, details=True, **given)
+        with gen.Engine(model) as engine:
+            streams = [gen.stream(model, "x", kind, **given), engine.submit("x", kind, **given)]
+            assert ["".join(stream) for stream in streams] == [answer] * 2
+            made = [*both, *(stream.completion() for stream in streams)]
+        assert [(one.text, one.reasoning) for one in made] == [(answer, "Hm.")] * 4
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_error_names_the_limit_of_the_answer_alone(form: str) -> None:
+    model = scripted(form, "123")
+    with pytest.raises(gen.IncompleteError, match="the limit of 2 new tokens has shaped the value"):
+        gen.generate(model, "x", int, chat=True, max_new_tokens=2)
+
+
+@pytest.mark.usefixtures("soon_worth_it")
+@pytest.mark.parametrize("form", ["Qwen3", "gpt-oss"])
+def test_a_model_on_a_gpu_may_think_before_the_shortest_answer(form: str) -> None:
+    def written(model: Any) -> list[Any]:
+        given: dict[str, Any] = {"chat": True, "max_new_tokens": 1, "thinking": 12, "details": True}
+        given["logits_processors"] = [nudge(form, model, ends=True, opens=True)]
+        return [gen.generate(model, letter, Literal["a", "b"], seed=ord(letter), **given) for letter in "pqrstuvw"]
+
+    wanted = written(tiny(form))
+    assert {one.reasoning is None for one in wanted} == {True, False}
+    assert {one.value for one in wanted} == {"a", "b"}
+    with virtual_gpus(1):
+        made = written(tiny(form, device="cuda:0"))
+        assert [one.token_ids for one in made] == [one.token_ids for one in wanted]
+
+
+@pytest.mark.parametrize("form", ["Qwen3", "DeepSeek-R1", "Mistral"])
+@pytest.mark.parametrize(
+    ("kind", "answer"), [(Literal["a", "b"], "a"), (gen.grammar('start: "(" start ")" | "x"'), "x"), (None, "")]
+)
+@pytest.mark.parametrize("both", [False, True])
+def test_line_breaks_after_a_thought_leave_room_for_the_answer(form: str, kind: Any, answer: str, both: bool) -> None:
+    begun: list[int] = []
+
+    def breaks(token_ids: Any, lengths: Any, logits: Any) -> Any:
+        """Logits of a thought and then of nothing but line breaks, as far as they may come."""
+        begun[:] = begun or lengths.tolist()
+        made = int(lengths) - begun[0]
+        logits = torch.zeros_like(logits)
+        logits[:, ord("x")] = 5
+        logits[:, (written + [10] * 200)[made]] = 9
+        return logits
+
+    model = tiny(form, context=200)
+    written = model.tokenizer.encode_plain(WRITTEN[form])
+    given: Any = {"chat": True, "sampler": greedy(), "logits_processors": [breaks], "limits_thoughts": both}
+    with gen.Engine(model) as engine:
+        limit = 60 if both else 3 if kind else 10  # without a type "<think>" may be the text itself
+        made = engine.submit("x", kind, **given, max_new_tokens=limit).completion()
+    assert (made.text.strip("\n"), made.reasoning) == (answer, "Hm.")
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -39,13 +39,13 @@ class HostThoughtWalker(ThoughtWalker):
     @property
     def only(self) -> int | None:
         """The token that alone may come next; None where others may."""
-        return self._automaton.only.get(self._now)
+        return self._automaton.only.get(self.now)
 
     def allowed(self) -> npt.NDArray[np.uint8] | None:
         """The tokens with which a thought may go on, as bits, the lowest first; None where none does."""
         if not self.state:
             return None
-        rows, _ = TokenAutomaton.rows(self._automaton, int(self._automaton.group_of[self._now]))
+        rows, _ = TokenAutomaton.rows(self._automaton, int(self._automaton.group_of[self.now]))
         return rows[0]
 
     def _may_answer(self, state: int) -> bool:

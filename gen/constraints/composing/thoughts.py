@@ -103,9 +103,8 @@ class ThoughtAutomaton(TokenAutomaton):
 
     def next_state(self, state: int, token_id: int) -> int:
         """As `TokenAutomaton.next_state`; where anything may come, a token that spells nothing changes nothing."""
-        if self.free and not self.vocabulary.tokens[token_id]:
-            return state
-        return super().next_state(state, token_id)
+        spelled = self.vocabulary.tokens[token_id]
+        return self.walk(state, spelled) if spelled else state if self.free else 0
 
     def accepts(self, text: bytes) -> bool:
         """Whether a text is an answer."""
@@ -245,6 +244,7 @@ class _Writer:
         near[number["line"]] = bound[number["line"]] = bound[number["init"]] = number[f"closing {lead}"]
         for count in range(len(self._closes)):
             bound[number[f"within {count}"]] = number[f"closing {lead + count if count else 0}"]
+        bound[number["gap"]] = number["end"]  # no more line breaks, which would take the answer's room
         return np.stack((near, bound), 1)
 
     def _to_answer(self, state: int) -> _Bytes:
@@ -329,25 +329,31 @@ class ThoughtWalker(DeviceWalker):
     @property
     def full(self) -> bool:
         """Whether the answer has as many tokens as it may have."""
-        return self._room is not None and not self._thinks and self._made - self.begins >= self._room
+        return self._room is not None and self._made > self.last
 
     @property
-    def _thinks(self) -> bool:
-        return 0 < self.state <= self._automaton.bodies
+    def last(self) -> int:
+        """How many tokens may come before the last one, as far as it is known."""
+        assert self._room is not None  # tells mypy
+        if 0 < self.state <= self._automaton.bodies:
+            return self._made + self._room - (self.state <= self._automaton.entries)
+        return self.begins + self._room - 1
 
     @property
-    def _now(self) -> int:
+    def now(self) -> int:
         """The state that the next token follows."""
         return self._automaton.closed(self.state, self._made, self._near, self._bound)
 
     def _go_on(self, token_id: int) -> None:
         """The thought and the answer's automaton go on with a token."""
-        automaton, before = self._automaton, self._now
-        self.cut = self.cut or before != self.state
-        if self._thinks:
-            self.begins = self._made + (before > automaton.entries)
-        self._made += 1
-        self.state = automaton.next_state(before, token_id) if before else 0
+        automaton, state, made = self._automaton, self.state, self._made
+        if made >= self._near:
+            state = self.now
+            self.cut = self.cut or (state != self.state and state > automaton.entries)
+        if 0 < state <= automaton.bodies:
+            self.begins = made + (state > automaton.entries)
+        self._made = made + 1
+        self.state = automaton.next_state(state, token_id) if state else 0
 
     def push(self, token_id: int) -> bool:
         self._go_on(token_id)
@@ -357,7 +363,7 @@ class ThoughtWalker(DeviceWalker):
         if self._automaton.free:
             return False
         if self._room is not None:
-            left = min(left, self._room - ahead - (0 if self._thinks else self._made - self.begins))
+            left = min(left, self.last + 1 - self._made - ahead)
         return super().short(left, ahead)
 
 

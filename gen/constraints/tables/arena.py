@@ -8,7 +8,8 @@ A state is a record of whole numbers. Its number is the place in the table where
     5         the record itself, which comes again after what is no byte
     6         the forced token, which spells what must come, plus 1; 0 for none, and until `force` is called
     7         the record after that token
-    8 ...     the records after the bytes of each class
+    8         how many tokens suffice to end a text after a token that leads here; 0 where that is one of a thought
+    9 ...     the records after the bytes of each class
     last two  for an automaton of thoughts, the records that replace this one near to the bound, and at the bound
 
 The record at 0 is for rows without a constraint: all of it is 0, and row 0 allows all tokens.
@@ -25,7 +26,7 @@ from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import put
 from gen.devices import to_device
 
-NEEDED, WORST, ITSELF, FORCED, FORCED_NEXT, FIRST_CLASS = 3, 4, 5, 6, 7, 8
+NEEDED, WORST, ITSELF, FORCED, FORCED_NEXT, LEADS, FIRST_CLASS = range(3, 10)
 ALL, NOTHING = 0, 1
 """Rows that are always there: one allows all tokens, one allows none."""
 
@@ -98,10 +99,10 @@ class Arena:
 
     def after(self, automaton: TokenAutomaton, record: int, token_id: int) -> int:
         """Where the record of the state after a token is; a token that spells nothing does not change the record."""
-        tokens = automaton.vocabulary.tokens
-        if token_id >= len(tokens) or not tokens[token_id]:
+        tokens, place = automaton.vocabulary.tokens, self._places[automaton]
+        if not record or token_id >= len(tokens) or not (spelled := tokens[token_id]):
             return record
-        return self.record(automaton, automaton.next_state(self.state(automaton, record), token_id))
+        return self._record(place, automaton.walk((record - place.start) // place.width + 1, spelled))
 
     def fill(self, automaton: TokenAutomaton, record: int, held: Collection[TokenAutomaton | None]) -> tuple[int, int]:
         """On a CPU: make the rows of a state's whole group, unless they are there.
@@ -172,8 +173,9 @@ class Arena:
         starts = torch.arange(states, dtype=torch.int32, device=self.device) * width + place.start
         records[:, FIRST_CLASS:] = torch.where(after > 0, (after - 1) * width + place.start, 0)
         records[:, ITSELF] = starts
-        records[:, FORCED:FIRST_CLASS] = 0
+        records[:, FORCED:LEADS] = 0
         records[:, NEEDED] = placed.needed
+        records[:, LEADS] = put(automaton.leads[1:], self.device)
         records[:, WORST] = placed.worst
         for state, token in automaton.only.items():
             records[state - 1, FORCED] = token + 1

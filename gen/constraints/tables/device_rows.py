@@ -51,7 +51,8 @@ class _Tables(NamedTuple):
 
     Attributes:
         next: where the line of the next state begins, for each state and class, int32; that of the dead state is 0.
-        needed: the tokens needed, int32, repeated for each place of a state's line.
+        needed: the tokens needed in each state, int32.
+        leads: those needed after a token that leads there, int32, repeated for each place of a state's line.
         node_of: the node of each token.
         parents, columns: for each level, the parents and the classes of the bytes after them, int32.
         width: how long a line is.
@@ -59,6 +60,7 @@ class _Tables(NamedTuple):
 
     next: Tensor
     needed: Tensor
+    leads: Tensor
     node_of: Tensor
     parents: Sequence[Tensor]
     columns: Sequence[Tensor]
@@ -66,12 +68,19 @@ class _Tables(NamedTuple):
 
 
 def placed(
-    table: Table, needed: Ints, groups: Ints, examples: Ints, vocabulary: Vocabulary, device: torch.device
+    table: Table,
+    needed: Ints,
+    leads: Ints,
+    groups: Ints,
+    examples: Ints,
+    vocabulary: Vocabulary,
+    device: torch.device,
 ) -> Placed:
     """Put an automaton on a device; on a CPU without its rows.
 
     Args:
         needed, groups, examples: as `tokens_needed.closable` and `groups.groups_of` give them.
+        leads: as in `TokenAutomaton`.
     Raises:
         TooLarge: on another device, the distinct rows have more than 64 MB.
     Host sync: one on other devices, to count the distinct rows.
@@ -83,7 +92,7 @@ def placed(
         row_of = torch.zeros((states, KINDS), dtype=torch.int64, device=device)
         return Placed(after, tokens, torch.zeros_like(tokens), rows, row_of)
     group_of = put(groups[1:].astype(np.int64), device)
-    tables = _tables(table, needed, vocabulary, device)
+    tables = _tables(table, needed, leads, vocabulary, device)
     size = max(1, _CHUNK // vocabulary.nodes)
     there = put(examples, device)
     factors = _factors(row_bytes, device)
@@ -107,14 +116,15 @@ def placed(
     return Placed(after, tokens, worst, rows, which.view(-1, KINDS).index_select(0, group_of))
 
 
-def _tables(table: Table, needed: Ints, vocabulary: Vocabulary, device: torch.device) -> _Tables:
+def _tables(table: Table, needed: Ints, leads: Ints, vocabulary: Vocabulary, device: torch.device) -> _Tables:
     """The tables for a walk through all tokens."""
     there = vocabulary.on(device)
     width = table.next.shape[1]
     classes = put(table.classes.astype(np.int32), device)
     return _Tables(
         put((table.next * width).astype(np.int32).ravel(), device),
-        put(needed.repeat(width), device),
+        put(needed, device),
+        put(leads.repeat(width), device),
         there.node_of,
         [parents for parents, _ in there.levels],
         [classes.index_select(0, bytes_) for _, bytes_ in there.levels],
@@ -137,8 +147,8 @@ def _allowed(tables: _Tables, states: Tensor) -> tuple[Tensor, Tensor]:
         first += len(columns)
     after = at.index_select(0, tables.node_of).T
     live = after > 0
-    change = tables.needed.index_select(0, after.reshape(-1)).view_as(after)
-    change -= tables.needed.index_select(0, places).unsqueeze(1)
+    change = tables.leads.index_select(0, after.reshape(-1)).view_as(after)
+    change -= tables.needed.index_select(0, states).unsqueeze(1)
     change.masked_fill_(~live, -int(FAR))
     masks = torch.stack((live, live & (change <= 0), live & (change < 0)), 1)
     return masks, change.amax(1).clamp(min=0)

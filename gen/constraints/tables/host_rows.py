@@ -21,16 +21,18 @@ class HostRows:
 
     Attributes:
         nbytes: how many bytes this holds.
+
+    Args:
+        needed, leads: as in `TokenAutomaton`.
     """
 
-    def __init__(self, table: Table, needed: Ints, vocabulary: Vocabulary) -> None:
+    def __init__(self, table: Table, needed: Ints, leads: Ints, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._width = table.next.shape[1]
         self._next = table.next.astype(np.int64).ravel() * self._width
-        self._needed = needed.repeat(self._width)
-        self._needed[: self._width] = 0  # the dead state raises nothing
+        self._needed, self._leads = needed, leads.repeat(self._width)
         self._columns = [table.classes[level.bytes] for level in vocabulary.levels]
-        self.nbytes = self._next.nbytes + self._needed.nbytes + sum(one.nbytes for one in self._columns)
+        self.nbytes = self._next.nbytes + self._leads.nbytes + sum(one.nbytes for one in self._columns)
 
     def of(self, state: int) -> tuple[npt.NDArray[np.uint8], int]:
         """The rows of a state, (3, bytes), the lowest bit first: all tokens that it allows, those that do not raise the
@@ -38,7 +40,7 @@ class HostRows:
         """
         start, size = state * self._width, self._vocabulary.size
         tokens, after = self._walked(start)
-        change = self._needed.take(after) - self._needed[start]
+        change = self._leads.take(after) - self._needed[state]
         kinds = np.zeros((3, size), np.bool_)
         if tokens is None:
             np.greater(after, 0, out=kinds[0])

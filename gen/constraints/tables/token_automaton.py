@@ -56,6 +56,8 @@ class TokenAutomaton:
         start: the state at the beginning of a text.
         jumps: (states + 1, 2), for an automaton of thoughts, see `ThoughtAutomaton`; None for others.
         only: the token that alone may come in a state, for an automaton of thoughts.
+        bodies: how many of the first states are within a thought.
+        leads: (states + 1,), as `needed`, but 0 for these: a token that leads there takes none of the text's room.
         nbytes: how many bytes it holds now, on all devices.
 
     Args:
@@ -65,6 +67,7 @@ class TokenAutomaton:
     """
 
     start = 1
+    bodies = 0
     jumps: Ints | None = None
     only: Mapping[int, int] = MappingProxyType({})
 
@@ -73,6 +76,8 @@ class TokenAutomaton:
         self.found = table if isinstance(table, Found) else _found(table, vocabulary)
         self.table, self.needed = self.found.table, self.found.needed
         self.group_of, self._examples = self.found.group_of, self.found.examples
+        self.leads = self.needed.copy()
+        self.leads[: 1 + self.bodies] = 0
         self.row_bytes = -(-vocabulary.size // 8)
         self.nbytes = self.table.next.nbytes + self.needed.nbytes + self.group_of.nbytes
         self.states = len(self.table.next) - 1
@@ -80,8 +85,9 @@ class TokenAutomaton:
         self.most_tokens = int(self.needed[self.needed < FAR].max())
         self._next = np.ascontiguousarray(self.table.next).ravel().data
         self._classes = self.table.classes.tolist()
-        self._complete = self.table.final.copy()
-        self._complete[self.table.edges[:, 0] + 1] = False
+        complete = self.table.final.copy()
+        complete[self.table.edges[:, 0] + 1] = False
+        self._complete = complete.tobytes()
         self._lock = new_lock()  # for what is made when it is first needed:
         self._rows: dict[int, tuple[list[npt.NDArray[np.uint8]], int]] = {}
         self._known_rows: dict[bytes, npt.NDArray[np.uint8]] = {}
@@ -120,7 +126,7 @@ class TokenAutomaton:
 
     def is_complete(self, state: int) -> bool:
         """Whether a text is whole in a state and nothing can follow."""
-        return bool(self._complete[state])
+        return self._complete[state] != 0
 
     @cached_property
     def guesses(self) -> Guesses:
@@ -146,7 +152,7 @@ class TokenAutomaton:
             made = self._rows.get(group)
             if made is None:
                 if self._host_rows is None:
-                    self._host_rows = HostRows(self.table, self.needed, self.vocabulary)
+                    self._host_rows = HostRows(self.table, self.needed, self.leads, self.vocabulary)
                     self.nbytes += self._host_rows.nbytes
                 kinds, raised = self._host_rows.of(int(self._examples[group]))
                 known = len(self._known_rows)
@@ -165,8 +171,9 @@ class TokenAutomaton:
         with self._lock:
             if device not in self._placed:
                 with torch.inference_mode(False):
+                    needed = self.needed, self.leads
                     self._placed[device] = placed(
-                        self.table, self.needed, self.group_of, self._examples, self.vocabulary, device
+                        self.table, *needed, self.group_of, self._examples, self.vocabulary, device
                     )
                 self.nbytes += sum(tensor.nbytes for tensor in vars(self._placed[device]).values())
             return self._placed[device]

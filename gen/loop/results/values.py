@@ -51,7 +51,7 @@ def valued(request: Request, completion: Completion, rank: int = 0) -> Completio
     except Exception as error:  # validators are the user's code
         from pydantic_core import ValidationError  # calls without types do not need it
 
-        shaped = f" (its limit of {request.limit} tokens has shaped it)" if limited else ""
+        shaped = f" (its limit of {request.room} tokens has shaped it)" if limited else ""
         advice = more if limited else "Draw again with another seed, or say in the prompt what the type asks for"
         raise ValueRefusedError(
             f"{name}: the output type refuses a text that meets its schema{shaped}: {text}. {advice}; the text is in "
@@ -68,7 +68,7 @@ def valued(request: Request, completion: Completion, rank: int = 0) -> Completio
         )
     if limited and not request.shorten:
         raise IncompleteError(
-            f"{name}: the limit of {request.limit} new tokens has shaped the value, which is whole but may not be what "
+            f"{name}: the limit of {request.room} new tokens has shaped the value, which is whole but may not be what "
             f"the model would have written: {text}. {more}, or take it as it is with shorten=True; it is in "
             ".completion of this error.",
             made,
