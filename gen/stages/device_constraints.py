@@ -223,6 +223,8 @@ class DeviceConstraints(Stage):
         """See `gen.stages.stage.Stage.advance`. Host sync: none."""
         if counts is not None and made is not None:
             self._take_drafts(here, counts, made)
+        if ancestors is not None and self._thinks:  # rows of one request, whose thoughts end at different tokens
+            self._lasts[here] = self._lasts[here].index_select(0, ancestors)
         if self._on_cpu:
             if ancestors is not None:
                 self._state[here] = self._state[here].index_select(0, ancestors)

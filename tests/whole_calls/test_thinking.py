@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import gen
 from benchmarks.cases.thoughts import FORMS, HARMONY, SPECIALS, TYPES, City, check, nudge, tiny
@@ -143,6 +144,29 @@ def test_line_breaks_after_a_thought_leave_room_for_the_answer(form: str, kind: 
         limit = 60 if both else 3 if kind else 10  # without a type "<think>" may be the text itself
         made = engine.submit("x", kind, **given, max_new_tokens=limit).completion()
     assert (made.text.strip("\n"), made.reasoning) == (answer, "Hm.")
+
+
+class Resampler:
+    """Lets each of three rows go on from any of them, with a token that it draws."""
+
+    samples, penalties = 3, None
+
+    def __init__(self) -> None:
+        self._generator = torch.Generator().manual_seed(3)
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        ancestors = torch.randint(0, len(logits), (len(logits),), generator=self._generator)
+        token_ids = torch.multinomial(logits[ancestors].softmax(1), 1, generator=self._generator)
+        return token_ids, ancestors, weights[ancestors]
+
+
+def test_rows_that_go_on_from_others_have_the_room_of_their_answers() -> None:
+    """Rows whose thoughts have ended at different tokens go on from one another."""
+    model, kind = tiny("DeepSeek-R1"), gen.regex("[a-z]{1,30}END")
+    given: dict[str, Any] = {"chat": True, "thinking": 20, "max_new_tokens": 5, "shorten": True, "details": True}
+    given["logits_processors"] = [nudge("DeepSeek-R1", model, ends=True)]
+    found: Any = gen.generate(model, "x", kind, sampler=Resampler(), seed=1, **given)
+    assert all(gen.compile(model, kind).accepts(one.text) for one in found)
 
 
 @pytest.mark.parametrize("form", FORMS)
