@@ -6,13 +6,30 @@ import re
 import pytest
 
 from gen.constraints.automata.searching import Found, Search
-from tests.constraints.automata.test_regexes import CATEGORIES, MORE_LETTERS, PLAIN, random_pattern
 
 pytestmark = pytest.mark.filterwarnings("ignore:Possible:FutureWarning")  # Python warns about "[["
 
+PLAIN = ["a", "b", "c", "é", "☃", "😀", "ß", "[ab]", "[^a]", "[a-cé-ü]", "[^é☃]", ".", "\\n", "[[a]", "[]a]", "[a-]"]
+PLAIN += ["[+--]", "[a-z&&[b]", "\\.", " ", "(?i:k)", "(?i:ß)", "(?i:[a-k])", "(?i:[^é])", "(?i:Σ)", "(?s:.)"]
+PLAIN += ["(?ai:k)", "(?ai:[a-k])", "(?ai:[^s])"]
+CATEGORIES = [r"\d", r"\w", r"\s", r"\D", r"\W", r"\S", r"[\w-]", r"[^\w]", r"[^\s\d]"]
 ATOMS = [*PLAIN, *CATEGORIES, r"\b", r"\B", r"\b", r"\B", "^", "$", "(?m:$)", "(?m:^)", r"(?a:\w)", r"(?a:\b)"]
 ATOMS += [r"(?i:[^\w])", "(?i:İ)", r"(?i:[\d_])"]
+ANCHORS = ["^", "$", r"\A", r"\Z", "(?m:^)", "(?m:$)"]
+REPEATS = ["*", "+", "?", "{2}", "{1,3}", "{0,2}", "*?", "+?", "{2,}"]
+LETTERS = "aabbccék☃😀ßKk\u017fK\n\n[-+.] AÉΣς&1٣ \x1c_z\r\t"
 FLAGS = [re.NOFLAG] * 3 + [re.I, re.M, re.S, re.A, re.X, re.I | re.A]
+
+
+def random_pattern(chance: random.Random, depth: int = 4) -> str:
+    kind = chance.random()
+    if depth == 0 or kind < 0.35:
+        return chance.choice(ANCHORS if chance.random() < 0.08 else ATOMS)
+    inner = random_pattern(chance, depth - 1)
+    if kind < 0.8:
+        other = random_pattern(chance, depth - 1)
+        return inner + other if kind < 0.65 else f"({inner}|{other})"
+    return f"(?:{inner}){chance.choice(REPEATS)}"
 
 
 def sought(pattern: re.Pattern[str], text: str) -> Found | None:
@@ -31,14 +48,14 @@ def test_a_search_finds_what_re_finds_wherever_the_text_is_cut(seed: int) -> Non
     chance = random.Random(seed)
     found = late = patterns = 0
     while patterns < 60:
-        pattern = re.compile(random_pattern(chance, 4, ATOMS), chance.choice(FLAGS))
+        pattern = re.compile(random_pattern(chance), chance.choice(FLAGS))
         search = Search(pattern)
         assert search.empty == (pattern.search("") is not None)
         if search.empty:
             continue
         patterns += 1
         for _ in range(10):
-            text = "".join(chance.choices(MORE_LETTERS, k=chance.randint(1, 9)))
+            text = "".join(chance.choices(LETTERS, k=chance.randint(1, 9)))
             wanted, got = sought(pattern, text), None
             threads, place = search.start(), 0
             while place < len(text) and got is None:
