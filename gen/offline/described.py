@@ -26,9 +26,9 @@ _CALLS = {"regex", "choice", "grammar", "json_schema", "text", "sequence", "eith
 
 
 def describe_sampler(sampler: Any) -> list[Any] | None:
-    """A gen sampler as its name and settings; None is the checkpoint's recommendation."""
-    if sampler is None:
-        return None
+    """A gen sampler as its name and settings, also if it is given so; None is the checkpoint's recommendation."""
+    if sampler is None or (isinstance(sampler, list) and [*map(type, sampler)] == [str, dict]):
+        return sampler
     from gen.receipts.writing import changed  # if there is a sampler, it has imported torch already
     from gen.samplers.kinds import NAMES
 

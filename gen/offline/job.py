@@ -194,7 +194,7 @@ def run_batch(
         "model": model if model == "demo" or not Path(model).exists() else str(Path(model).absolute()),
         "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
         "output_type": describe_type(output_type) if not isinstance(output_type, dict) else output_type,
-        "sampler": sampler if isinstance(sampler, list) else describe_sampler(sampler),
+        "sampler": describe_sampler(sampler),
         "speculate": describe_speculate(speculate),
         **({"receipts": True} if receipts else {}),
     }

@@ -385,6 +385,7 @@ def _inner() -> Any:
         ({"prompt_template": 5}, "template 5 cannot be read: expected str"),
         ({"logits_processors": [print]}, "logits_processors are functions"),
         ({"sampler": object()}, "a job's sampler is written into its manifest"),
+        ({"sampler": [gen.samplers.greedy(), None]}, "a job's sampler is written into its manifest"),
         ({"output_type": _inner()}, "cannot be imported"),
         ({"output_type": dict[str, _inner()]}, "cannot be imported"),  # type: ignore[misc]
         ({"max_new_tokens": {1}}, "which has no max_new_tokens"),
