@@ -23,6 +23,11 @@ REFUSED = "x-gen-refused"
 """Marks a JSON schema of pydantic's for a type that is none of gen's; the value says why."""
 
 
+def with_also(made: Any, asked: Any) -> dict[str, Any]:
+    """A JSON schema with what else is asked."""
+    return {**made, "allOf": [*made.get("allOf", ()), asked]} if made.keys() & asked.keys() else {**made, **asked}
+
+
 class _Annotation:
     """Writes a type of Annotated into pydantic's JSON Schema: what it asks of a str, or that it cannot stand there.
 
@@ -39,7 +44,7 @@ class _Annotation:
                 REFUSED: f"gen.{name} cannot stand in Annotated; give it as it is. "
                 "Annotated[str, X] takes gen.regex, gen.text and a gen.choice of strings",
             }
-        return {**made, "allOf": [asked]} if made.keys() & asked.keys() else {**made, **asked}
+        return with_also(made, asked)
 
     def _of_strings(self) -> dict[str, Any]:
         """A JSON Schema of the strings that are its texts; {} if the type cannot limit a str."""

@@ -18,7 +18,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import SchemaValidator, to_json
 
 from gen.constraints.automata.parsing import with_flags
-from gen.constraints.output_types import REFUSED
+from gen.constraints.output_types import REFUSED, with_also
 from gen.constraints.pydantic_limits import (
     LENGTHS,
     NUMBERS,
@@ -109,11 +109,6 @@ def _is_exact(bound: Any) -> bool:
     if not isinstance(bound, int | float | Decimal):
         return False
     return not isfinite(bound) or Fraction(float(bound)) == Fraction(str(bound))
-
-
-def _with_also(made: Any, asked: Any) -> Any:
-    """A JSON schema with what else is asked."""
-    return {**made, "allOf": [*made.get("allOf", ()), asked]} if made.keys() & asked.keys() else {**made, **asked}
 
 
 def _within(bound: Decimal | float, name: str) -> int | float:
@@ -362,7 +357,7 @@ class PydanticSchemas(GenerateJsonSchema):
             why = f"pydantic knows {types} alone, and raises a TypeError for what else this type has"
             where = "write it where such values are, as in list[Annotated[int, Field(gt=0)]]"
             return {**made, REFUSED: f"{why}; {where}, or {_PLAINER}"}
-        return _with_also(made, {**asked, "type": types} if types else asked)
+        return with_also(made, {**asked, "type": types} if types else asked)
 
     def _of_hashable(self, schema: Any, made: Any) -> Any:
         """The JSON schema of a set, marked if its members may be unhashable; members of any type become scalars."""

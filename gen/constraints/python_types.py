@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from pydantic_core import SchemaValidator
 
 from gen.constraints import pydantic_spelling
-from gen.constraints.output_types import REFUSED
+from gen.constraints.output_types import REFUSED, with_also
 from gen.constraints.pydantic_schemas import (
     CONVERTED,
     UNKEYED,
@@ -67,7 +67,7 @@ def schema_of(output_type: Any, *, required: Literal["all"] | None = None) -> tu
         if (unread := part.pop(UNREAD, None)) and id(part) not in converted:
             part[REFUSED] = unread
         if part.get("format") in pydantic_spelling.FORMATS:
-            part |= pydantic_spelling.FORMATS[part.pop("format")]
+            part |= with_also(part, pydantic_spelling.FORMATS[part.pop("format")])
         if "contentMediaType" in part or "contentEncoding" in part:
             part |= alone("text that holds other data")
         elif "format" in part and part["format"] not in FORMATS:

@@ -840,6 +840,18 @@ def test_alone_too_without_quotes(asked: Any, good: list[str], wrong: list[str])
         assert both is None or both.accepts(text) is (text in good and text.startswith("a"))
 
 
+def test_all_of_several_types_in_annotated_apply() -> None:
+    kind = Annotated[str, gen.text(without=["b"]), gen.text(max_chars=2), gen.regex("a.*")]
+    constraint = gen.compile(ScriptedModel("x"), kind)
+    assert [text for text in ("a", "ac", "ab", "acc", "ca") if constraint.accepts(text)] == ["a", "ac"]
+
+
+def test_a_format_that_a_str_names_holds_beside_its_own_limits() -> None:
+    kind = Annotated[str, Field(max_length=6, pattern="^a", json_schema_extra={"format": "email"})]
+    constraint = gen.compile(ScriptedModel("x"), kind)
+    assert [text for text in ("a@b.de", "c@b.de", "aa@b.de", "a@b.d") if constraint.accepts(text)] == ["a@b.de"]
+
+
 @pytest.mark.parametrize(
     "pattern",
     [
