@@ -21,7 +21,7 @@ LIMITS: dict[tuple[str, str], tuple[float, float]] = {
     (GEN, "files"): (327, 255),
     ("virtual GPUs", "lines"): (7_200, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (51_543, 41_000),
+    ("tests", "lines"): (51_555, 41_000),
     ("benchmarks", "lines"): (12_018, 10_000),
     ("all of gen", "tokens per line of code"): (10.40, 10.2),
 }
