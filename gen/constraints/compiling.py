@@ -10,11 +10,10 @@ import torch
 
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.composing.composition import Composition, Tables
-from gen.constraints.composing.trees import Calls, Plan, Tree, bare, read_tree
+from gen.constraints.composing.trees import Calls, Plan, Tree, bare
 from gen.constraints.constraint import Constraint
 from gen.constraints.host_engine import Grammar
-from gen.constraints.output_types import Composed
-from gen.constraints.plans import read_plan
+from gen.constraints.plans import read_tree
 from gen.constraints.tables.token_automaton import Found, TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.errors import ConstraintError
@@ -73,7 +72,7 @@ def read_type(model: Model, output_type: Any) -> Tree | Calls:
         from gen.tools.forms import tree_of
 
         return tree_of(output_type, model.tokenizer)
-    return read_tree(output_type, read_plan) if isinstance(output_type, Composed) else read_plan(output_type)
+    return read_tree(output_type)
 
 
 def _checked(model: Model, constraint: Constraint) -> Constraint:

@@ -3,46 +3,18 @@
 from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from gen.errors import ConstraintError, show
 
 if TYPE_CHECKING:
     from gen.constraints.composing.splitting import Splitter
     from gen.constraints.composing.trees import Calls, Tree
-    from gen.constraints.host_engine import Grammar
+    from gen.constraints.host_engine import Grammar, HostWalker
     from gen.constraints.tables.token_automaton import TokenAutomaton
     from gen.constraints.tables.vocabulary import Vocabulary
 
 EngineName = Literal["device", "host"]
-
-
-class Walker(Protocol):
-    """Follows one text on the host, token by token.
-
-    Attributes:
-        complete: whether the text is a full match that nothing can follow: it has ended.
-    """
-
-    @property
-    def complete(self) -> bool: ...
-
-    def push(self, token_id: int) -> bool:
-        """Take a token; returns whether it was allowed."""
-
-    def short(self, left: int, ahead: int) -> bool:
-        """Whether a token that may come next may leave too few tokens to end the text.
-
-        Args:
-            left: how many tokens may still come.
-            ahead: how many unknown tokens come before those.
-        """
-
-    def problem(self) -> str:
-        """Why nothing can follow, where the engine itself has failed; else ""."""
-
-    def copy(self) -> "Walker":
-        """An independent walker at the same place."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -146,7 +118,7 @@ class Constraint:
         """The form of its output type, of texts, numbers and tuples; equal for types with equal texts."""
         return self.tree.key
 
-    def walker(self) -> Walker:
+    def walker(self) -> "DeviceWalker | HostWalker":
         """A walker at the start of a text."""
         if self.automaton is not None:
             return DeviceWalker(self.automaton)
@@ -174,10 +146,11 @@ def _data(text: str | bytes) -> bytes:
 
 
 class DeviceWalker:
-    """A `Walker` of an automaton.
+    """Follows one text of an automaton on the host, token by token; `HostWalker` does it for llguidance.
 
     Attributes:
         state: the automaton's.
+        complete: whether the text is a full match that nothing can follow: it has ended.
     """
 
     def __init__(self, automaton: "TokenAutomaton") -> None:
@@ -189,16 +162,25 @@ class DeviceWalker:
         return self._automaton.is_complete(self.state)
 
     def push(self, token_id: int) -> bool:
+        """Take a token; returns whether it was allowed."""
         self.state = self._automaton.next_state(self.state, token_id)
         return self.state != 0
 
     def short(self, left: int, ahead: int) -> bool:
+        """Whether a token that may come next may leave too few tokens to end the text.
+
+        Args:
+            left: how many tokens may still come.
+            ahead: how many unknown tokens come before those.
+        """
         if left > 1 and left > self._automaton.most_after(self.state):
             return False
         return ahead > 0 or left <= max(1, self._automaton.worst(self.state))
 
     def problem(self) -> str:
-        return ""  # an automaton does not fail
+        """Why nothing can follow, where the engine itself has failed; else "", as always for an automaton."""
+        return ""
 
     def copy(self) -> Self:
+        """An independent walker at the same place."""
         return copy(self)

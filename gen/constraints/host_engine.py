@@ -134,7 +134,7 @@ def _on_a_large_stack(make: Callable[[], T]) -> T:
 
 
 class HostWalker:
-    """A `gen.constraints.constraint.Walker` of llguidance's."""
+    """Follows one text as `gen.constraints.constraint.DeviceWalker` does."""
 
     def __init__(self, matcher: "LLMatcher", renew: Callable[[], None]) -> None:
         self._matcher, self._renew = matcher, renew

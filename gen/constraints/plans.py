@@ -17,13 +17,15 @@ from gen.constraints.automata.limits import TooLarge, Unsupported
 from gen.constraints.automata.parsing import with_flags
 from gen.constraints.automata.regexes import choice_table, regex_table, text_table
 from gen.constraints.automata.rust_syntax import NO_FORCING, choice_grammar, regex_grammar, text_grammar
-from gen.constraints.composing.trees import Calls, Plan, Tree, Word
+from gen.constraints.composing.trees import Calls, Plan, Tree, Word, with_parts
 from gen.constraints.constraint import Constraint
 from gen.constraints.output_types import (
     Choice,
+    Composed,
     Either,
     Grammar,
     JsonSchema,
+    Made,
     Regex,
     Repeat,
     Sequence,
@@ -40,6 +42,27 @@ from gen.tools.calls import ToolCallsType
 
 T = TypeVar("T")
 _OUTLINES = "outlines.types.dsl"
+
+
+def read_tree(output_type: Any) -> Tree:
+    """The tree of a type that is made of others, or the plan of any other one.
+
+    Raises:
+        ConstraintError: it is no output type, or one of its parts is none, or two branches are equal.
+    """
+    if not isinstance(output_type, Composed):
+        return read_plan(output_type)
+    tree: Tree = with_parts(output_type, lambda part: Word(part) if isinstance(part, str) else read_tree(part))
+    if isinstance(tree, Made) and tree.about and isinstance(tree.part, Plan):
+        return replace(tree, part=replace(tree.part, about=tree.about))
+    keys = [branch.key for branch in tree.branches] if isinstance(tree, Either) else []
+    for number, key in enumerate(keys):
+        if key in keys[:number]:
+            assert isinstance(output_type, Either)  # as its tree is; tells mypy
+            raise ConstraintError(
+                f"gen.either has two equal branches, {show(output_type.branches[number])}; give one of them."
+            )
+    return tree
 
 
 def read_plan(output_type: Any) -> Plan:

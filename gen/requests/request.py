@@ -7,8 +7,8 @@ from typing import Literal
 from gen.completions import FieldScore, Receipt
 from gen.constraints.composing.host_thoughts import HostThoughtWalker
 from gen.constraints.composing.thoughts import ThoughtAutomaton, ThoughtWalker
-from gen.constraints.constraint import Constraint, Walker
-from gen.constraints.host_engine import Grammar
+from gen.constraints.constraint import Constraint, DeviceWalker
+from gen.constraints.host_engine import Grammar, HostWalker
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.errors import ValueRefusedError
 from gen.models.base import Inputs
@@ -170,7 +170,7 @@ class Request:
             return None if self.thinking.grammar is not None else self.thinking.automaton
         return None if self.constraint is None else self.constraint.automaton
 
-    def walker(self) -> Walker | None:
+    def walker(self) -> DeviceWalker | HostWalker | None:
         """What follows a text on the host; None where nothing does."""
         if self.thinking is not None:
             return self.thinking.walker()

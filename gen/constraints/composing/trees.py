@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gen.constraints.automata.dfa import Table
 from gen.constraints.output_types import Composed, Either, Made, Repeat, Sequence
-from gen.errors import ConstraintError, show
 
 if TYPE_CHECKING:
     from gen.tools.call_pieces import Heads
@@ -89,7 +88,7 @@ Tree = Plan | Word | Composed
 
 def bare(tree: Tree) -> Tree:
     """A tree with the same texts and pieces, without the functions that make other values."""
-    return bare(tree.part) if isinstance(tree, Made) else _with_parts(tree, bare)
+    return bare(tree.part) if isinstance(tree, Made) else with_parts(tree, bare)
 
 
 def inside(tree: Tree) -> Iterator[Tree]:
@@ -104,37 +103,10 @@ def inside(tree: Tree) -> Iterator[Tree]:
         yield from inside(part)
 
 
-def _with_parts(tree: Any, change: Callable[[Any], Any]) -> Any:
+def with_parts(tree: Any, change: Callable[[Any], Any]) -> Any:
     """A tree with other parts."""
     if isinstance(tree, Sequence):
         return Sequence(tuple(map(change, tree.parts)))
     if isinstance(tree, Either):
         return Either(tuple(map(change, tree.branches)))
     return replace(tree, part=change(tree.part)) if isinstance(tree, Repeat | Made) else tree
-
-
-def read_tree(output_type: Composed, read_plan: Callable[[Any], Plan]) -> Tree:
-    """The tree of a type that is made of others.
-
-    Args:
-        read_plan: gives the plan of a type that is not.
-    Raises:
-        ConstraintError: one of its parts is no output type, or two branches are equal.
-    """
-
-    def read(part: Any) -> Tree:
-        if isinstance(part, str):
-            return Word(part)
-        return read_tree(part, read_plan) if isinstance(part, Composed) else read_plan(part)
-
-    tree: Tree = _with_parts(output_type, read)
-    if isinstance(tree, Made) and tree.about and isinstance(tree.part, Plan):
-        return replace(tree, part=replace(tree.part, about=tree.about))
-    keys = [branch.key for branch in tree.branches] if isinstance(tree, Either) else []
-    for number, key in enumerate(keys):
-        if key in keys[:number]:
-            assert isinstance(output_type, Either)  # as its tree is; tells mypy
-            raise ConstraintError(
-                f"gen.either has two equal branches, {show(output_type.branches[number])}; give one of them."
-            )
-    return tree

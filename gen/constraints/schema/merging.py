@@ -165,13 +165,11 @@ class Merger:
         return all(self._disjoint(x, y) for x in mine for y in another)
 
     def _cross(self, one: Parts, other: Parts, path: str) -> Parts:
-        if len(one) * len(other) > 16 * _MOST_PARTS:
-            raise TooLarge(f"more than {_MOST_PARTS} alternatives at {path[:80]}")
+        self._budget.spend(_WORK * (1 + len(one) * len(other)), f"merging the schemas at {path[:80]}")
         merged = [merge(mine, theirs) for mine in one for theirs in other]
         out = tuple(part for part in merged if part.types and part.values != () and self._possible(part))
         if len(out) > _MOST_PARTS:
             raise TooLarge(f"more than {_MOST_PARTS} alternatives at {path[:80]}")
-        self._budget.spend(_WORK * (1 + len(merged)), f"merging the schemas at {path[:80]}")
         return out
 
     def _possible(self, part: Part) -> bool:

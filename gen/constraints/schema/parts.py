@@ -145,7 +145,7 @@ def _each_some(one: tuple[Some, ...], other: tuple[Some, ...]) -> tuple[Some, ..
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "types": frozenset.intersection,
     "values": _common,
-    "excluded": frozenset.union,
+    **dict.fromkeys(("excluded", "absent"), frozenset.union),
     "low": max,
     "high": lambda one, other: min(one, other, key=lambda bound: (bound[0], not bound[1])),
     **dict.fromkeys(("min_length", "min_items", "min_properties", "unique"), max),
@@ -155,7 +155,6 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "contains": _counted,
     "some": _each_some,
     "names": lambda one, other: one + tuple(name for name in other if not any(name is known for known in one)),
-    "absent": frozenset.union,
 }
 
 ANYTHING = Part()

@@ -2,11 +2,10 @@
 
 import re
 from dataclasses import replace
-from typing import Any
 
-from gen.constraints.composing.trees import Calls, Tree, read_tree
+from gen.constraints.composing.trees import Calls
 from gen.constraints.output_types import either
-from gen.constraints.plans import read_plan
+from gen.constraints.plans import read_tree
 from gen.errors import ConstraintError
 from gen.tokens.thoughts import marks_of
 from gen.tokens.tokenizers import Tokenizer
@@ -66,7 +65,7 @@ def tree_of(asked: ToolCallsType, tokenizer: Tokenizer) -> Calls:
     if asked.answer is not None and read is None:
         main = either(main, answer_of(asked.answer))
     heads = form.heads() if asked.answer is None else replace(form.heads(), after_text=False)
-    return Calls(_tree(main), _tree(read or main), heads if asked.tools else None)
+    return Calls(read_tree(main), read_tree(read or main), heads if asked.tools else None)
 
 
 def form_of(template: str) -> str:
@@ -84,7 +83,3 @@ def form_of(template: str) -> str:
         f"gen cannot tell how this model's chat template writes calls of tools; give gen.tool_calls a format, one of "
         f"{', '.join(FORMATS)}."
     )
-
-
-def _tree(output_type: Any) -> Tree:
-    return read_tree(output_type, read_plan)

@@ -8,9 +8,8 @@ import pytest
 from gen.constraints.automata.dfa import Table
 from gen.constraints.automata.regexes import regex_table
 from gen.constraints.composing.composition import Composition
-from gen.constraints.composing.trees import read_tree
 from gen.constraints.output_types import either, sequence
-from gen.constraints.plans import read_plan
+from gen.constraints.plans import read_tree
 from gen.constraints.tables.groups import groups_of
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.tokens_needed import closable
@@ -24,7 +23,7 @@ def test_states_before_different_special_tokens_are_different_groups() -> None:
     tokens = [b"a", b"b", *[b""] * 14]
     vocabulary = Vocabulary(tokens, {number: f"<{number}>" for number in range(3, 16)})
     names = sorted(vocabulary.specials, key=vocabulary.specials.__getitem__)[:2]
-    tree = read_tree(either(*map(sequence, "ab", names)), read_plan)
+    tree = read_tree(either(*map(sequence, "ab", names)))
     automaton = TokenAutomaton(Composition(tree, vocabulary).table(), vocabulary)
     for first, name in enumerate(names):
         state = automaton.follow([first])

@@ -201,11 +201,7 @@ class _Magnitudes:
             out.append((46, self._pointed(state)))
         if room and (state.decimals < self._decimals if pointed else state.whole < self._digits and not state.zero):
             out += [(48 + digit, self._digit(state, digit)) for digit in range(10)]
-        return [(code, after) for code, after in out if after.decimals < 0 or self._goes_on(after)]
-
-    def _goes_on(self, state: _State) -> bool:
-        """Whether digits after the point may make a number within the bounds."""
-        return state.least >= 0 and state.most <= 0
+        return [(code, after) for code, after in out if after.decimals < 0 or after.least >= 0 >= after.most]
 
     def _digit(self, state: _State, digit: int) -> _State:
         pointed = state.decimals >= 0
