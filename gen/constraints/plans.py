@@ -36,7 +36,7 @@ from gen.constraints.output_types import (
     regex,
 )
 from gen.constraints.schema import schema_grammar, schema_table, string_grammar, string_table
-from gen.constraints.schema.writing.writer import Layout
+from gen.constraints.schema.writing.writer import Fields, Layout
 from gen.errors import ArgumentError, ConstraintError, show
 from gen.tools.calls import ToolCallsType
 
@@ -248,5 +248,8 @@ def _tree(key: Any) -> Tree:
         return read_plan(Text(tuple(parts[0]), parts[1]))
     if kind == "choice":
         return read_plan(Choice({text: text for text in parts}))
+    if kind == "json" and not isinstance(parts[2], str):  # as calls of tools are written
+        item, name, indent, fields, without, python = parts[2]
+        parts[2] = Layout(item, name, indent, fields and Fields(*fields), tuple(without), python)
     kinds = {"json": JsonSchema, "regex": Regex, "grammar": Grammar}
     return read_plan(kinds[kind](*parts))

@@ -46,6 +46,7 @@ CALLS: list[tuple[Any, Mapping[str, Any]]] = [
     (gen.text(without=["x"], max_chars=9), {}),
     (gen.grammar('start: "a" start?'), {}),
     (gen.sequence("a ", gen.either(int, "x"), gen.repeat(gen.regex("[a-z]+"), ", ", 1, 3)), {}),
+    *[(gen.tool_calls([{"name": "f"}], "f", format=form), {"max_new_tokens": 99}) for form in ("glm", "pythonic")],
 ]
 
 
