@@ -76,7 +76,8 @@ class Call:
                 found[job.request.number] = self.result(job)
             except Exception as error:  # a model, or a processor of the user, may raise any error
                 errors[job.request.number] = error
-        results: list[Any] = [(found | errors)[number] for number in range(len(found) + len(errors))]
+        both = found | errors
+        results: list[Any] = [both[number] for number in sorted(both)]
         if self.failed is not None:
             return results
         if errors and not found:
