@@ -13,7 +13,6 @@ from gen.calls.retrying import next_turn
 from gen.constraints.constraint import Constraint
 from gen.errors import ArgumentError, ConstraintError, GenError, ValueRefusedError, check_number, kept_in, show
 from gen.loop.memory import check_room
-from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model
 from gen.models.checks import check_usable
 from gen.receipts.digests import weights_version
@@ -161,8 +160,7 @@ def read_call(
             else:
                 request = constrained(model, request, constraint, own_tokens)
             if failed is not None:  # otherwise `run_all` checks all of them before anything runs
-                rows = kind_of_search(request.sampler).width * step_rows
-                check_room([(request.number, rows, len(request.prompt_ids) + request.limit)], max_batch_tokens)
+                check_room([request], step_rows, max_batch_tokens)
             read.append(request)
     return Call(read, batch, returned, details, failed, step_rows)
 
@@ -264,7 +262,7 @@ def _next_turn(
             attempt=request.attempt + 1,
         )
         [made] = call.requests
-        check_room([(request.number, 1, len(made.prompt_ids) + made.limit)], max_batch_tokens)
+        check_room([made], 1, max_batch_tokens)
     except GenError:
         return None
     return replace(made, number=request.number, deadline=request.deadline, cache_salt=request.cache_salt)

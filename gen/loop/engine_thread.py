@@ -136,7 +136,7 @@ class EngineThread:
                 f"{len(jobs)} texts are asked for at once, and the engine takes {most} (rows={self._rows} and "
                 f"max_waiting={self._max_waiting}); ask for them in several calls."
             )
-        self._check_room(jobs)
+        self._check_room(job.request for job in jobs)
         feeds = [Feed(job, self._on_cancel, self._thread) for job in jobs]
         with self._lock:
             if self._taken() + len(jobs) > most:
@@ -183,7 +183,7 @@ class EngineThread:
         try:
             if feed in self._preparing:
                 made = new_job(model, late(feed.job.request))
-                self._check_room([made])
+                self._check_room([made.request])
         except BaseException as failure:  # of any kind, as a panic of a library is, so that no reader waits for ever
             error = failure
         with self._lock:
@@ -202,9 +202,8 @@ class EngineThread:
         else:
             self._wake()
 
-    def _check_room(self, jobs: Sequence[Job]) -> None:
-        rooms = ((job.request.number, job.width * self._options.step_rows, job.most_tokens) for job in jobs)
-        check_room(rooms, self._options.max_batch_tokens)
+    def _check_room(self, requests: Iterable[Request]) -> None:
+        check_room(requests, self._options.step_rows, self._options.max_batch_tokens)
 
     def _taken(self) -> int:
         """How many requests run and wait."""

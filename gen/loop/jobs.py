@@ -93,11 +93,6 @@ class Job:
         return self.width * len(self.takers)
 
     @property
-    def most_tokens(self) -> int:
-        """How many tokens a row may come to have."""
-        return len(self.request.prompt_ids) + self.request.limit
-
-    @property
     def tokens(self) -> list[int]:
         """The tokens that are read before the next token is chosen."""
         return [*self.request.prompt_ids, *self.resumed]
@@ -110,7 +105,7 @@ class Job:
     @property
     def left(self) -> int:
         """How many tokens are still to be read before the next token is chosen."""
-        return len(self.tokens) - self.read
+        return self.longest - self.read
 
     @property
     def may_be_cut(self) -> bool:

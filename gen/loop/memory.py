@@ -14,7 +14,9 @@ from gen.devices import Placement
 from gen.errors import ArgumentError, ModelError, setting
 from gen.models.base import Model, NoRoom
 from gen.models.checks import new_rows
+from gen.requests.request import Request
 from gen.runtime import cpu_memory
+from gen.samplers.kinds import search_width
 
 T = TypeVar("T")
 TokenBytes = Mapping[torch.device, float]  # how many bytes a token of a row takes on each device
@@ -151,19 +153,20 @@ def check_fits(model: Model, known: TokenBytes, count: int, length: int, width: 
             raise TooLong(count, length, f"take {needed / 1e9:.1f} GB, and {most / 1e9:.1f} GB may be taken")
 
 
-def check_room(needs: Iterable[tuple[int, int, int]], most: int | None) -> None:
+def check_room(requests: Iterable[Request], step_rows: int, most: int | None) -> None:
     """Raise an ArgumentError unless each prompt fits with its whole text, before anything has run.
 
     Args:
-        needs: for each prompt its number, how many rows it has, and how many tokens a row may come to have.
+        step_rows: see `gen.loop.options.Options`.
         most: how many tokens rows may have room for together; None for no bound.
     """
-    for number, rows, tokens in needs:
+    for request in requests:
+        rows, tokens = search_width(request.sampler) * step_rows, request.most_tokens
         if most is not None and rows * tokens > most:
             needed = f"{rows * tokens} tokens" + (f", {rows} rows of {tokens}" if rows > 1 else "")
             raise ArgumentError(
-                f"max_batch_tokens={most} is too little for prompt {number} and its text, which may come to {needed}: "
-                f"give at least {rows * tokens}, a smaller {setting('max_new_tokens')} or a shorter prompt."
+                f"max_batch_tokens={most} is too little for prompt {request.number} and its text, which may come to "
+                f"{needed}: give at least {rows * tokens}, a smaller {setting('max_new_tokens')} or a shorter prompt."
             )
 
 

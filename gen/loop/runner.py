@@ -229,9 +229,8 @@ def run_all(
     Raises:
         ArgumentError: a job needs more room than there may be; nothing has run.
     """
-    todo = sorted((job for job in jobs if not job.ended), key=lambda job: -len(job.tokens))
-    rows = ((job.request.number, job.width * options.step_rows, job.most_tokens) for job in todo)
-    check_room(rows, options.max_batch_tokens)
+    todo = sorted((job for job in jobs if not job.ended), key=lambda job: -job.longest)
+    check_room((job.request for job in todo), options.step_rows, options.max_batch_tokens)
     groups: list[list[Job]] = []
     last: dict[Hashable, list[Job]] = {}
     for job in jobs:

@@ -78,7 +78,8 @@ class Slots:
         """Whether all live rows have room for so many more tokens; with `grows`, whether their texts may come to it."""
         rooms, shared = self._rows.rooms, self._rows.shared
         return all(
-            self._written[job.row] + width + _AHEAD <= (job.most_tokens if grows else rooms.get(job.row, shared))
+            self._written[job.row] + width + _AHEAD
+            <= (job.request.most_tokens if grows else rooms.get(job.row, shared))
             for job in self.live
         )
 
@@ -161,14 +162,14 @@ class Slots:
             if job is not None
         }
         texts = there | dict(coming)
-        needs = {row: min(tokens + _AHEAD, job.most_tokens) for row, (job, tokens) in texts.items()}
+        needs = {row: min(tokens + _AHEAD, job.request.most_tokens) for row, (job, tokens) in texts.items()}
         if all(need <= rows.rooms.get(row, rows.shared) for row, need in needs.items()) and not any(
             row in rows.rooms and 2 * needs[row] < rows.rooms[row] for row in coming
         ):
             return
         if rows.parts:
             shared, rooms = share_out(rows.count, rows.shared, needs)
-            rooms = {row: min(room, view_bucket(texts[row][0].most_tokens)) for row, room in rooms.items()}
+            rooms = {row: min(room, view_bucket(texts[row][0].request.most_tokens)) for row, room in rooms.items()}
         else:
             shared, rooms = _doubled(rows.shared, max(needs.values())), {}
         # rounded, so that what a step looks at does not depend on how rows have grown

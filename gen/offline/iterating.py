@@ -154,7 +154,7 @@ def _results(
             try:
                 call = read(number, prompt)
                 job = new_job(model, replace(call.requests[0], number=number))
-                check_room([(number, job.width * options.step_rows, job.most_tokens)], options.max_batch_tokens)
+                check_room([job.request], options.step_rows, options.max_batch_tokens)
             except (ArgumentError, RecursionError) as error:  # of values too far within one another
                 error.args = re.sub(r"\bprompt 0\b", f"prompt {number}", str(error), count=1), *error.args[1:]
                 refused.append((number, error))

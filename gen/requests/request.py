@@ -132,6 +132,16 @@ class Request:
         return {} if self.illustrated is None else self.illustrated.inputs
 
     @property
+    def typed(self) -> bool:
+        """Whether it has an output type, which may still be compiled."""
+        return self.constraint is not None or self.late is not None
+
+    @property
+    def most_tokens(self) -> int:
+        """How many tokens a row may come to have."""
+        return len(self.prompt_ids) + self.limit
+
+    @property
     def ends(self) -> tuple[int, ...]:
         """Tokens that end the text: its eos tokens; with a constraint and no eos, a token that spells nothing."""
         if self.eos_token_ids or self.constraint is None:
