@@ -356,7 +356,8 @@ def test_who_leaves_while_its_type_is_compiled_makes_room_at_once(monkeypatch: p
         assert engine.submit("z").completion().text == "ab"  # while the type is being compiled
         streams[2].cancel()
         for stream in (streams[0], streams[2]):
-            assert (stream.so_far().finish_reason, list(stream)) == ("cancelled", [])
+            so_far = stream.so_far()
+            assert (so_far.value, so_far.finish_reason, list(stream)) == (None, "cancelled", [])
             with pytest.raises(gen.GenError, match="was closed before its text had ended"):
                 stream.completion()
         go_on.set()

@@ -370,7 +370,7 @@ def _not_compiled(job: Job) -> IncompleteError:
     return IncompleteError(
         f"prompt {job.request.number}: max_time was over before its output type was compiled. Give more max_time, or "
         "compile the type once with gen.compile.",
-        replace(job.so_far(over=False), value=None, finish_reason="timeout"),
+        replace(job.so_far(over=False), finish_reason="timeout"),
     )
 
 

@@ -174,18 +174,19 @@ class Job:
         Raises:
             Exception: as `completions`, if nothing more will come.
         """
-        constraint, text = self.request.constraint, self.only_text
+        text = self.only_text
         if over and all(taker.ended for taker in self.takers):
             found = self.completions()[0]
         elif text is not None:
             found = text.so_far()
         else:
             [seed] = self.request.seeds
-            found = Completion(text="", value="", token_ids=[], logprobs=[], score=0.0, finish_reason=None, seed=seed)
+            value = None if self.request.typed else ""
+            found = Completion(
+                text="", value=value, token_ids=[], logprobs=[], score=0.0, finish_reason=None, seed=seed
+            )
         if found.finish_reason is None and self.cancelled:
             found = replace(found, finish_reason="cancelled")
-        if constraint is not None:
-            found = replace(found, value=None, engine=constraint.engine)
         return replace(found, cached_tokens=self.cached).made_by(self.request)
 
     def runs(self, functions: Sequence[LogitsProcessor]) -> bool:

@@ -7,17 +7,20 @@ from hashlib import blake2b
 from typing import Any
 
 from gen.calls.call import Call
+from gen.completions import Completion
 from gen.loop.jobs import Job
 from gen.loop.results.events import Events
+from gen.loop.results.values import valued
 from gen.models.base import Model
 from gen.offline.executors.progress import say
 from gen.offline.folder import Manifest, Result, request_id
 from gen.offline.rows import Row
+from gen.requests.request import Request
 from gen.requests.settings import Settings
 from gen.samplers import MultinomialSampler, Sampler
 from gen.server.errors import in_openai_form, refused, told
 from gen.server.protocols.chat import ChatBody, ChatWriter
-from gen.server.texts import Ended
+from gen.server.texts import WITHOUT_VALUE, Ended
 
 _WITHOUT = {"receipts": "receipts", "prompt_template": "prompt of the template: they have their own"}
 
@@ -87,15 +90,22 @@ def read_body(
 def answer_of(manifest: Manifest, row: Row, body: ReadBody, call: Call, job: Job) -> Result:
     """The line of a row's answer. It follows from the row and the manifest, so that equal parts are equal bytes."""
     request = job.request
-    ended = [
-        Ended(made, Events(request, job.told_of_prompt).whole(made)) for made in call.completions(job)
-    ] * body.copies
+    completions = [_with_value(request, made) for made in call.completions(job)]
+    ended = [Ended(made, Events(request, job.told_of_prompt).whole(made)) for made in completions] * body.copies
     whole = body.writer.whole(ended, len(request.prompt_ids))
     del whole["usage"]["prompt_tokens_details"]  # which tokens were read before depends on the rows beside this one
     calls = [call for choice in whole["choices"] for call in choice["message"].get("tool_calls", ())]
     for number, one in enumerate(calls):
         one["id"] = "call_" + blake2b(f"{row.id}\0{number}".encode(errors="surrogatepass"), digest_size=12).hexdigest()
     return _line(row, 200, whole | {"id": f"chatcmpl-{row.id}", "created": manifest.created})
+
+
+def _with_value(request: Request, made: Completion) -> Completion:
+    """A text with its value, if it has one."""
+    try:
+        return valued(request, made)
+    except WITHOUT_VALUE as error:
+        return error.completion
 
 
 def refusal_of(row: Row, error: Exception) -> Result:

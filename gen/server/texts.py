@@ -10,7 +10,7 @@ from gen.completions import Completion, StreamEvent
 from gen.errors import EngineFull, IncompleteError, ValueRefusedError
 from gen.loop.results.events import Events
 
-_WITHOUT_VALUE = (IncompleteError, ValueRefusedError)  # errors of texts that clients get nevertheless
+WITHOUT_VALUE = (IncompleteError, ValueRefusedError)  # errors of texts that clients get nevertheless
 _PAUSE = 0.02  # seconds until a text asks again for room in the engine, after other texts of its request got room
 _TOGETHER = 0.02  # seconds: what grows within this time after an event is part of the next event
 
@@ -159,7 +159,7 @@ class Texts:
             stream = await self._stream(number)
             try:
                 made = await stream.acompletion()
-            except _WITHOUT_VALUE as error:
+            except WITHOUT_VALUE as error:
                 made = error.completion
             if self._only_prompts:
                 made = replace(made, text="", token_ids=[], logprobs=[], top_logprobs=[], finish_reason="length")
@@ -173,12 +173,12 @@ class Texts:
             return
         async with self._slots:
             stream, now = await self._stream(number), asyncio.get_running_loop().time
-            with suppress(*_WITHOUT_VALUE):
+            with suppress(*WITHOUT_VALUE):
                 async for event in stream.events():
                     told = now()
                     yield number, event
                     await asyncio.sleep(0 if stream.over else told + _TOGETHER - now())
             try:
                 yield number, stream.completion()
-            except _WITHOUT_VALUE as error:
+            except WITHOUT_VALUE as error:
                 yield number, error.completion

@@ -177,6 +177,7 @@ LINES = [
     line(
         "called", tools=[{"type": "function", "function": WEATHER}], tool_choice="required", parallel_tool_calls=False
     ),
+    line("stopped", tools=[{"type": "function", "function": WEATHER}], tool_choice="required", stop=["}"]),
     line("several", temperature=0, n=2, max_tokens=4, seed=-3, min_tokens=2, newer="field"),
 ]
 WRONG: list[tuple[Any, str]] = [

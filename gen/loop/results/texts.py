@@ -298,18 +298,20 @@ class Text:
         )
 
     def so_far(self) -> Completion:
-        """The part of the text that is certain by now, while it grows, perhaps in another thread."""
+        """The part of the text that is certain by now, while it grows, perhaps in another thread; with an output type
+        its value is None."""
         self._decode_for_reader()
         token_ids, logprobs, top_logprobs = self.tokens_from(0)
         walker = self._walker if isinstance(self._walker, ThoughtWalker) else None
         return Completion(
             text=self._text,
-            value=self._text,
+            value=None if self.request.typed else self._text,
             token_ids=token_ids,
             logprobs=logprobs,
             score=sum(logprobs, 0.0),
             finish_reason=None,
             seed=self.seed,
+            engine=None if self.request.constraint is None else self.request.constraint.engine,
             top_logprobs=top_logprobs,
             reasoning=None if self._thoughts is None else self._thoughts.reasoning,
             reasoning_tokens=0 if walker is None else min(walker.begins, len(token_ids)),

@@ -16,7 +16,7 @@ _LATER = "Give more max_time"
 
 
 def valued(request: Request, completion: Completion, rank: int = 0) -> Completion:
-    """A completion with its value, the engine that held the text to its output type, and its request.
+    """A completion with its value and its request.
 
     Args:
         rank: of a beam search, which of its texts it is.
@@ -28,8 +28,7 @@ def valued(request: Request, completion: Completion, rank: int = 0) -> Completio
     if constraint is None:
         return completion.made_by(request, rank)
     name = f"prompt {request.number}"
-    known = replace(completion, value=None, engine=constraint.engine, attempts=request.attempt)
-    bare = known.made_by(request, rank)
+    bare = replace(completion, attempts=request.attempt).made_by(request, rank)
     text, limited = show(completion.text, 200), completion.finish_reason == "length"
     late = completion.finish_reason == "timeout"
     more = f"{_MORE[request.bound]}, or a type whose strings and lists have bounds"
