@@ -1,5 +1,6 @@
 """Texts as tensors: the oracles are completions, and the softmax of the model's own forward in float64."""
 
+import math
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ def own_logprobs(model: TransformersModel, prompt: str, token_ids: list[int], te
     prompt_ids = model.tokenizer.encode(prompt)
     with torch.inference_mode():
         logits = model.hf_model(torch.tensor([[*prompt_ids, *token_ids]])).logits[0, len(prompt_ids) - 1 : -1]
-    known = logits[:, : model.tokenizer.vocab_size].double() / temperature
+    known = logits[:, : model.tokenizer.vocab_size].double().nan_to_num(-math.inf) / temperature
     own: torch.Tensor = known.log_softmax(1).gather(1, torch.tensor(token_ids).unsqueeze(1)).squeeze(1)
     return own
 
@@ -75,6 +76,16 @@ def test_an_output_type_takes_of_what_is_kept(model: TransformersModel) -> None:
     ours = (found.logprobs + found.kept.log())[0, :length]
     torch.testing.assert_close(ours.double(), own, atol=1e-5, rtol=0)
     assert found.kept.max() < 0.5 and found.completions[0].value == found.completions[0].text
+
+
+def test_a_token_whose_logit_is_nan_has_no_part_in_what_is_kept() -> None:
+    own, token_id = gen.from_transformers(tiny_model(), byte_tokenizer()), ord("~")
+    own.hf_model.lm_head.weight.data[token_id] = math.nan
+    found = gen.generate(own, PROMPTS[0], sampler=multinomial(top_k=20), details="tensors", seed=1, max_new_tokens=9)
+    length = int(found.lengths[0])
+    expected = own_logprobs(own, PROMPTS[0], found.token_ids[0, :length].tolist(), 1.0)
+    ours = (found.logprobs + found.kept.log())[0, :length]
+    torch.testing.assert_close(ours.double(), expected, atol=1e-5, rtol=0)
 
 
 def test_tensors_are_on_the_device_and_nothing_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,12 @@ def log_probabilities(logits: Tensor) -> Tensor:
     """The log-probabilities of logits (rows, vocab), float32; NaN counts as -inf, and all are NaN if no logit is above
     -inf. Host sync: none.
     """
-    numbers = native(logits).float().nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
-    return numbers.log_softmax(-1)
+    return cleaned(native(logits).float()).log_softmax(-1)
+
+
+def cleaned(values: Tensor) -> Tensor:
+    """A copy of numbers in float32, with -inf for NaN, and the largest number for +inf."""
+    return values.nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
 
 
 def native(logits: Tensor) -> Tensor:

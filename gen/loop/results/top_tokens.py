@@ -18,8 +18,7 @@ from gen.devices import to_device
 from gen.loop.results.ring import Packed, packed
 from gen.requests.request import Request
 from gen.samplers.backends.choosing import likeliest
-
-_LARGEST = torch.finfo(torch.float32).max
+from gen.samplers.logits import cleaned
 
 
 @dataclass(frozen=True)
@@ -105,8 +104,7 @@ class TopTokens:
         Any of several equally likely tokens may be taken. Host sync: none on CUDA.
         """
         logprobs, token_ids = likeliest(logits, self.width)
-        tempered = logits.float() / temperatures if self.tempers else None
-        full = None if tempered is None else tempered.logsumexp(1)
+        full = (cleaned(logits.float()) / temperatures).logsumexp(1) if self.tempers else None
         return Seen(logits.clone() if changed else logits, logprobs, token_ids, full)
 
     def write(
@@ -122,7 +120,7 @@ class TopTokens:
         own = own_logprobs(logits, chosen, logprobs, likely)
         results = [(of_own, own), (of_likely, likely), (of_logprobs, logprobs)]
         if seen.full is not None:
-            tempered = seen.logits.gather(1, chosen).float() / temperatures
+            tempered = cleaned(seen.logits.gather(1, chosen).float()) / temperatures
             results.append((of_tempered, tempered.squeeze(1) - seen.full))
         for kept, made in results:
             kept[here].copy_(made.view(kept[here].shape))
@@ -131,7 +129,7 @@ class TopTokens:
 def own_logprobs(logits: Tensor, chosen: Tensor, logprobs: Tensor, likely: Tensor) -> Tensor:
     """The log-probabilities (n,) of chosen tokens (n, 1), from those of the likeliest (n, width). Host sync: none."""
     pair = logits.gather(1, torch.cat((chosen, likely[:, :1]), 1)).float()
-    own, best = pair.nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf).unbind(1)
+    own, best = cleaned(pair).unbind(1)
     return (logprobs[:, 0] + (own - best)).nan_to_num(nan=-math.inf, neginf=-math.inf)
 
 

@@ -34,7 +34,7 @@ from gen.samplers.backends.race import (
     winner,
 )
 from gen.samplers.backends.random import log_uniform, weyl
-from gen.samplers.logits import native
+from gen.samplers.logits import cleaned, native
 
 _LARGEST = torch.finfo(torch.float32).max
 Drawn = tuple[Tensor, Tensor]
@@ -243,7 +243,7 @@ def _survey(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     maxima = block_maxima(logits)
     top = maxima.amax(-1, keepdim=True).float()
     if not all(map(math.isfinite, top.flatten().tolist())):
-        logits = _cleaned(logits.float())
+        logits = cleaned(logits.float())
         maxima = block_maxima(logits)
         top = maxima.amax(-1, keepdim=True).clamp_(min=-_LARGEST)
     return logits, maxima, top
@@ -276,14 +276,9 @@ def _largest(logits: Tensor, n: int, reads: bool) -> tuple[Tensor, Tensor, Tenso
     return values, best, token_ids.clamp_(max=logits.shape[1] - 1)
 
 
-def _cleaned(values: Tensor) -> Tensor:
-    """A copy with -inf for NaN, and the largest number for +inf."""
-    return values.nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
-
-
 def _numbers(logits: Tensor) -> Tensor:
     """A copy in whole blocks (rows, blocks * 128), float32: -inf for NaN and past the end, no +inf."""
-    return _cleaned(whole_blocks(native(logits)))
+    return cleaned(whole_blocks(native(logits)))
 
 
 def _of(rows: slice | Tensor, *columns: Column) -> Iterator[Any]:
