@@ -138,9 +138,11 @@ class Feed:
             self._wake(self)
 
     def fail(self, error: BaseException) -> list[Sleeper]:
-        """End the text with an error that the request is not to blame for; return the readers to wake."""
-        self.job.error = own(error)
-        self._end(self.job)
+        """End the text with an error that the request is not to blame for, unless it is over; return the readers to
+        wake."""
+        if not self.over:
+            self.job.error = own(error)
+            self._end(self.job)
         return self.sleepers()
 
     def sleepers(self) -> list[Sleeper]:

@@ -94,6 +94,26 @@ def test_a_models_own_engine_that_has_failed_leaves_nothing_behind() -> None:
     assert [one() is None for one in engines] == [True, True, False]
 
 
+def test_a_text_that_ends_in_the_turn_in_which_its_engine_fails_is_whole() -> None:
+    class Ended(BaseException):
+        pass
+
+    def script(prompt: str) -> bytes:
+        if prompt.endswith("b"):
+            raise Ended
+        return b"he"
+
+    model = GatedModel(script)
+    with gen.Engine(model, rows=2) as engine:
+        first = engine.submit("a")
+        assert model.begun.acquire(timeout=60)
+        second = engine.submit("b")  # it joins after this step, and the next one ends the first text
+        model.open()
+        with pytest.raises(Ended):
+            second.completion()
+        assert first.completion().text == "he"
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_many_that_wait_and_are_cancelled_are_each_looked_at_once(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = 0
