@@ -256,7 +256,7 @@ class BeamTexts:
         assert self._hypotheses is not None  # the loop runs until the search is done; tells mypy
         made = [self._trace(hypothesis).completion(hypothesis.score) for hypothesis in self._hypotheses]
         if not made:  # it has failed, or was to take no token
-            made = [self._beginning.completion()] * self._beams
+            made = [self._beginning.completion() for _ in range(self._beams)]
         if self._request.constraint is None:
             return made
         best: dict[str, Completion] = {}

@@ -301,3 +301,9 @@ def test_the_search_ends_when_every_prompt_is_done() -> None:
 def test_unusable_arguments_are_refused(call: Any, message: str) -> None:
     with pytest.raises(gen.ArgumentError, match=message):
         call(ScriptedModel("hello"))
+
+
+def test_texts_without_a_token_have_receipts_of_their_own() -> None:
+    model, sampler = ScriptedModel("hello"), beam_search(2)
+    made: Any = gen.generate(model, "x", sampler=sampler, num_return_sequences=2, max_new_tokens=0, details=True)
+    assert [one.receipt.sample for one in made] == [0, 1]
