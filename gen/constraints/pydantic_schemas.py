@@ -55,6 +55,7 @@ _READ_OTHERWISE = {
 _ASCII = r"^[\x00-\x7f]*$"
 _STRIPPED = r"^(\S|\S[\s\S]*\S)?$"
 _PLAINER = "take a plainer type, such as Annotated[str, Field(pattern=...)], and convert the value"
+_ALONE = {"complex": "a complex number", "is-subclass": "a class", "multi-host-url": "a URL with several hosts"}
 _SCALARS = ["null", "boolean", "number", "string"]
 _NOT_READ = ("serialization", "metadata", "cls", "default", "python_schema", "strict_schema")
 
@@ -177,7 +178,7 @@ class PydanticSchemas(GenerateJsonSchema):
         for add, kinds in added.items():
             for kind in methods.keys() & kinds:
                 methods[kind] = partial(_with, methods[kind], add)
-        return methods
+        return methods | {kind: lambda _, what=what: alone(what) for kind, what in _ALONE.items()}
 
     def field_is_present(self, field: Any) -> bool:
         """Whether a field is read at all: a dataclass sets some itself."""
@@ -290,10 +291,6 @@ class PydanticSchemas(GenerateJsonSchema):
             return {**made, "maxLength": most - 1} if most < _LONGEST_URL else made  # a slash may be added
         return {**alone(f"a URL of the schemes {', '.join(schemes)}")}
 
-    def multi_host_url_schema(self, schema: Any) -> Any:
-        """Not a URI as JSON Schema has it."""
-        return {**super().multi_host_url_schema(schema), **alone("a URL with several hosts")}
-
     def decimal_schema(self, schema: Any) -> Any:
         """A number; if its digits are limited, a string whose pattern counts them."""
         number, text = super().decimal_schema(schema)["anyOf"]
@@ -307,14 +304,6 @@ class PydanticSchemas(GenerateJsonSchema):
             return number | {NUMBERS[name]: _within(one, name) for name, one in bounds.items() if isfinite(one)}
         exact = Fraction(str(float(multiple))) == Fraction(str(multiple))
         return number if exact else {**number, **alone(f"a multiple of {multiple}")}
-
-    def complex_schema(self, schema: Any) -> Any:
-        """A text of a form of its own."""
-        return {**super().complex_schema(schema), **alone("a complex number")}
-
-    def is_subclass_schema(self, schema: Any) -> Any:
-        """No JSON is a class."""
-        return alone("a class")
 
     def call_schema(self, schema: Any) -> Any:
         """Named tuples, in some versions; and functions, which pydantic would call."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from gen.constraints.automata.limits import Unsupported
 from gen.constraints.automata.texts import both, holds
-from gen.constraints.schema.parts import Contains, Part, identity, kind
+from gen.constraints.schema.parts import Contains, Part, identity, kind, merge
 from gen.constraints.schema.views import Patterns, item_schemas, property_schemas, string_texts
 from gen.constraints.schema.writing.formats import format_texts
 
@@ -172,32 +172,29 @@ class Disjoint:
         return self._checker.meets(part, value, "oneOf", listed=listed, certain=False)
 
     def _type(self, name: str, written: Part, other: Part, depth: int) -> bool:
+        joint = merge(written, other)
         if name in ("integer", "number"):
-            lows = [one.low for one in (written, other) if one.low is not None]
-            highs = [one.high for one in (written, other) if one.high is not None]
-            return any(
-                low[0] > high[0] or (low[0] == high[0] and (low[1] or high[1])) for low in lows for high in highs
-            )
+            low, high = joint.low, joint.high
+            if low is None or high is None:
+                return False
+            return low[0] > high[0] or (low[0] == high[0] and (low[1] or high[1]))
         if name == "string":
-            if _lengths_apart(written.min_length, written.max_length, other.min_length, other.max_length):
+            if joint.max_length is not None and joint.min_length > joint.max_length:
                 return True
             texts = string_texts(written, self._patterns, "oneOf")
             perhaps = string_texts(other, self._patterns, "oneOf", certain=False)
             return both(texts, perhaps, self._patterns.budget) is None
         if name == "array":
-            if _lengths_apart(written.min_items, written.max_items, other.min_items, other.max_items):
+            if joint.max_items is not None and joint.min_items > joint.max_items:
                 return True
-            surely = min(max(written.min_items, other.min_items), _FIRST_ITEMS)
-            return any(
-                self._none(item_schemas(written, number), item_schemas(other, number), depth)
-                for number in range(surely)
-            )
+            surely = range(min(joint.min_items, _FIRST_ITEMS))
+            return any(self._none(item_schemas(written, place), item_schemas(other, place), depth) for place in surely)
         return name == "object" and self._objects(written, other, depth)
 
     def _objects(self, written: Part, other: Part, depth: int) -> bool:
         if other.max_properties is not None and other.max_properties < len(written.required):
             return True
-        for name in dict.fromkeys((*written.required, *other.required)):
+        for name in merge(written, other).required:
             mine, theirs = self._property(written, name, self._closed), self._property(other, name, False)
             if mine is None or theirs is None or self._none(mine, theirs, depth):
                 return True
@@ -209,7 +206,3 @@ class Disjoint:
             return False
         ours, others = self._parts_of(mine, "oneOf"), self._parts_of(theirs, "oneOf")
         return all(self._open(one, other, depth - 1) for one in ours for other in others)
-
-
-def _lengths_apart(low: int, high: int | None, low2: int, high2: int | None) -> bool:
-    return (high is not None and low2 > high) or (high2 is not None and low > high2)
