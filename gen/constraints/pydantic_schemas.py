@@ -30,7 +30,7 @@ from gen.constraints.pydantic_limits import (
     own_limits,
     str_step,
 )
-from gen.constraints.pydantic_spelling import dates, decimals, moments, naive
+from gen.constraints.pydantic_spelling import NAIVE, dates, decimals, moments
 from gen.errors import show
 
 logger = logging.getLogger("gen")
@@ -257,7 +257,7 @@ class PydanticSchemas(GenerateJsonSchema):
         """As for a date; texts always name an offset from UTC, unless there must be none, and are in UTC if bounded."""
         if schema.get("tz_constraint") == "naive":
             schema = {name: said for name, said in schema.items() if name != "tz_constraint"}
-            made, bounds = self._moment(schema, {"type": "string", "pattern": naive()}, "now_op")
+            made, bounds = self._moment(schema, {"type": "string", "pattern": NAIVE}, "now_op")
             return {**made, **alone("a bound of a datetime without an offset from UTC")} if bounds else made
         made, bounds = self._moment(schema, super().datetime_schema(schema), "now_op")
         try:

@@ -14,6 +14,9 @@ from gen.constraints.schema.writing.formats import CLOCK, DATE, IPV4, OCTET
 _EMAIL_LABEL = "[a-z0-9]+(-[a-z0-9]+)*"
 _RESERVED = "arpa|example|internal|invalid|local|localhost|onion|test"  # top-level domains that no mail is sent to
 
+NAIVE = f"^{DATE}T{CLOCK}$"
+"""The texts of moments without an offset from UTC."""
+
 NUMBER = r"^-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?$"
 
 FORMATS: dict[str, dict[str, Any]] = {
@@ -62,11 +65,6 @@ def moments(bounds: Mapping[str, Any]) -> str:
     parted = "|".join(between(first.isoformat(), (last - second).isoformat())) if last > datetime.min else ""
     ways = [f"({whole})Z"] * bool(whole) + [rf"({parted})\.[0-9]{{1,6}}Z"] * bool(parted)
     return _any(ways)
-
-
-def naive() -> str:
-    """The texts of moments without an offset from UTC."""
-    return f"^{DATE}T{CLOCK}$"
 
 
 def _inclusive(bounds: Mapping[str, Any], step: timedelta, least: Any, most: Any) -> tuple[Any, Any]:

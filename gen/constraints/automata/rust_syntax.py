@@ -111,7 +111,7 @@ def characters(ranges: Ranges, *, json: bool) -> str:
     if json:
         plain = intersection(plain, complement(_ESCAPED))
     ways = [f"[{''.join(map(_range, plain))}]"] if plain else []
-    ways += [_escape(code) for low, high in escaped for code in range(low, high + 1)]
+    ways += [literal(json_text.dumps(chr(code))[1:-1]) for low, high in escaped for code in range(low, high + 1)]
     if not ways:
         raise Unsupported("a pattern with half of a pair of surrogates, which no text has")
     return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
@@ -120,10 +120,6 @@ def characters(ranges: Ranges, *, json: bool) -> str:
 def _range(pair: tuple[int, int]) -> str:
     low, high = pair
     return f"\\x{{{low:X}}}" if low == high else f"\\x{{{low:X}}}-\\x{{{high:X}}}"
-
-
-def _escape(code: int) -> str:
-    return literal(json_text.dumps(chr(code))[1:-1])
 
 
 class _Writer:

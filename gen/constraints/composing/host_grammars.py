@@ -95,7 +95,9 @@ class _Writer:
             return [item for part in tree.parts for item in self._items(part)]
         if isinstance(tree, Word):
             pieces = word_pieces(tree.text, self._specials)
-            return [_Lexeme((Word(one),), _quoted(one)) if one not in self._specials else Word(one) for one in pieces]
+            return [
+                _Lexeme((Word(one),), json.dumps(one)) if one not in self._specials else Word(one) for one in pieces
+            ]
         return [tree]
 
     def _merged(self, items: list[_Lexeme | Tree]) -> list[_Lexeme | Tree]:
@@ -111,7 +113,7 @@ class _Writer:
     def _lexeme(self, tree: Tree) -> str | None:
         """A tree as an expression of terminals; None where it is not regular, or has special tokens."""
         if isinstance(tree, Word):
-            return None if {*word_pieces(tree.text, self._specials)} & {*self._specials} else _quoted(tree.text)
+            return None if {*word_pieces(tree.text, self._specials)} & {*self._specials} else json.dumps(tree.text)
         if isinstance(tree, Sequence | Either):
             parts = [self._lexeme(part) for part in (tree.parts if isinstance(tree, Sequence) else tree.branches)]
             joined = (" " if isinstance(tree, Sequence) else " | ").join(part for part in parts if part is not None)
@@ -210,7 +212,3 @@ def _again(tree: Repeat, part: str, further: str) -> str:
     most = "" if tree.most is None else tree.most - 1
     written = part if most == 0 else f"({part} ({further}){{{max(tree.least - 1, 0)},{most}}})"
     return written if tree.least else f"({written})?"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text)

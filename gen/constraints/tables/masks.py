@@ -5,14 +5,11 @@ is [0, -inf, 0, -inf, -inf, -inf, -inf, -inf]; to add the line to logits forbids
 """
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gen.devices import to_device
 from gen.runtime.one_call import one_call
-
-Mask = npt.NDArray[np.uint8]
 
 
 def bias_table(device: torch.device) -> Tensor:

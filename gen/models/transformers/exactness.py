@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _MOST = 16  # rows that a step may need; prompts are padded to as many tokens
 _COUNTS = (1, 2, 4, 8, 16, 32, 48, 64, 128)  # of rows; each is compared with the last one
 _TRIES = 2
-_SINGLE = {"Embedding", "LayerNorm"}  # of torch: their result for a row depends only on the row
 _MIXTURES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
