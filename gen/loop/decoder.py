@@ -394,8 +394,8 @@ class Decoder:
         active, history, places = self._active, self._history, self._places_of(here, feed)
         logits, made = logits[:, : self._vocabulary], self._generated[here]
         before = made  # how many tokens there are before each place
-        if feed is not None:
-            made = (made + 1 + self._places_in(feed)).clamp_(max=self.length - 1)
+        if feed is not None and self.drafts is not None:
+            made = (made + 1 + self.drafts.numbers[: feed.shape[1]]).clamp_(max=self.length - 1)
             before = made.view(-1, 1)
         # stages may change the logits in place, and so may a user's own sampler, which has no key
         changed = bool(active) or self.search.key() is None
@@ -436,11 +436,6 @@ class Decoder:
             return here
         count, width = feed.shape
         return Places(here, width, self.drafts.numbers[:count, None].expand(-1, width).flatten())
-
-    def _places_in(self, feed: Tensor) -> Tensor:
-        """0, 1, 2, ... for the places of each row."""
-        assert self.drafts is not None  # tells mypy
-        return self.drafts.numbers[: feed.shape[1]]
 
     def _accept(
         self, here: slice, feed: Tensor, chosen: Tensor, logprobs: Tensor, squeezed: Tensor

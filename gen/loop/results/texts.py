@@ -214,7 +214,8 @@ class Text:
         Args:
             last: whether nothing more will come.
         """
-        self._decode_for_reader()
+        if not self.request.stops:  # else it is decoded while it grows
+            self._decode()
         text, thought = self._text, self._thought(last=last)
         pieces = text[self._read :], thought[self._read_thought :]
         self._read, self._read_thought = len(text), len(thought)
@@ -244,11 +245,6 @@ class Text:
         elif ended:
             piece += self._stops.flush()
         self._text += piece
-
-    def _decode_for_reader(self) -> None:
-        """The same for a reader; a text with stops is decoded while it grows."""
-        if not self.request.stops:
-            self._decode()
 
     def tokens_from(self, first: int) -> tuple[list[int], list[float], list[TopLogprobs] | None]:
         """Its tokens from a place on, with their logprobs and top_logprobs, as far as all of these are written."""
@@ -300,7 +296,8 @@ class Text:
     def so_far(self) -> Completion:
         """The part of the text that is certain by now, while it grows, perhaps in another thread; with an output type
         its value is None."""
-        self._decode_for_reader()
+        if not self.request.stops:
+            self._decode()
         token_ids, logprobs, top_logprobs = self.tokens_from(0)
         walker = self._walker if isinstance(self._walker, ThoughtWalker) else None
         return Completion(
