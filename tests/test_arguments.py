@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy
 import pytest
 import torch
+from pydantic import BaseModel
 from transformers import RepetitionPenaltyLogitsProcessor
 
 import gen
@@ -147,6 +148,10 @@ def test_numbers_of_any_library_are_seeds_limits_and_ids() -> None:
     assert multinomial(**tensors) == multinomial(**given)
 
 
+class TypedMessage(BaseModel):
+    role: str = "user"
+
+
 NO_PROMPTS: list[tuple[Any, str]] = [
     (None, 'got None; give "" to start from the bos token'),
     (b"text", r"got b'text'; decode bytes first, as prompt.decode\(\)"),
@@ -158,6 +163,7 @@ NO_PROMPTS: list[tuple[Any, str]] = [
     ((prompt for prompt in "ab"), r"make a list of it, as list\(prompts\)"),
     ({"a", "b"}, r"make a list of it, as list\(prompts\)"),
     (map(str, "ab"), "make a list of it"),
+    *((one, r"as dicts, as message.model_dump\(\)") for one in ([TypedMessage()], [{"role": "user"}, TypedMessage()])),
     (numpy.array(["a", "b"]), r"got ndarray \(2,\) <U1; an array .* give texts as \.tolist\(\)"),
     (torch.tensor([1.0, 2.0]), r"got Tensor \(2,\) float32; an array or tensor has whole numbers"),
     (torch.tensor([True]), r"got Tensor \(1,\) bool; an array or tensor has whole numbers"),
@@ -282,7 +288,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     *(({"speculate": one}, 'speculate must be "auto", False or a gen\\.Speculation') for one in (True, "on", 3, None)),
     *(({"max_time": one}, "max_time must be a number above 0") for one in (0, -1.0, "1", float("nan"))),
     ({"max_time": 1, "sampler": beam_search(2)}, "max_time is for texts that grow token by token"),
-    ({"draft": 3.5}, "draft must be a token id or a list of token ids"),
+    *(({"draft": one}, "draft must be a Completion, a receipt, a text or a list of token ids") for one in (3.5, 5)),
     ({"draft": [1, 10**6]}, "draft has the token id 1000000"),
     ({"draft": ["a", "b"]}, "draft has the token id 'a'"),
     *(({"prompt": ["x"] * 2, "draft": one}, "one draft or None for each of 2 prompts") for one in ("x", ["x"], [5, 6])),

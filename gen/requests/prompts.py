@@ -171,6 +171,8 @@ def _no_prompt(given: object) -> ArgumentError:
         hint = "; read a file first, as path.read_text()"
     elif hasattr(given, "dtype"):
         hint = "; an array or tensor has whole numbers, in one or two dimensions; give texts as .tolist()"
+    elif any(hasattr(type(one), "model_dump") for one in (given if _is_list(given) else [given])):
+        hint = "; give messages as dicts, as message.model_dump()"
     elif isinstance(given, Iterable) and not isinstance(given, Sequence):
         hint = "; make a list of it, as list(prompts)"
     return ArgumentError(

@@ -264,5 +264,7 @@ def _read_draft(model: Model, draft: Draft) -> list[int]:
         return model.tokenizer.encode_plain(draft)
     if isinstance(draft, Completion | Receipt):
         draft = draft.token_ids
-    known = vocabulary(model)
-    return read_token_ids("draft", draft, known)
+    draft = as_lists(draft)
+    if not _is_list(draft):
+        raise ArgumentError(f"draft must be a Completion, a receipt, a text or a list of token ids, got {show(draft)}")
+    return read_token_ids("draft", draft, vocabulary(model))
