@@ -17,11 +17,11 @@ GEN = "gen without virtual GPUs"
 PARTS = [GEN, "virtual GPUs", "tests", "benchmarks"]
 # What is counted, of which part: today's limit, and the most that it is to be.
 LIMITS: dict[tuple[str, str], tuple[float, float]] = {
-    (GEN, "lines"): (50_010, 38_000),
+    (GEN, "lines"): (50_014, 38_000),
     (GEN, "files"): (327, 255),
     ("virtual GPUs", "lines"): (7_200, 7_200),
     ("virtual GPUs", "files"): (40, 40),
-    ("tests", "lines"): (51_594, 41_000),
+    ("tests", "lines"): (51_600, 41_000),
     ("benchmarks", "lines"): (12_018, 10_000),
     ("all of gen", "tokens per line of code"): (10.40, 10.2),
 }
